@@ -15,8 +15,9 @@
 #include <stdio.h>
 #include <string.h>
 
-#define PATTERN (1u << 24) /* bytes of the random pattern */
-#define LEAST_SECONDS 0.02 /* minimum duration of a measurement, unless MOST_RUNS are reached */
+#define PATTERN (1u << 24) /* size in bytes of the random pattern with which buffers are filled */
+/* a measurement runs the kernel for at least this long, unless MOST_RUNS runs come first */
+#define LEAST_SECONDS 0.02
 #define MOST_RUNS 200
 
 #define COMMON                                                                                     \
@@ -24,14 +25,16 @@
   "gradient_accumulation_fusion=true "
 static const struct model {
   const char *name, *words;
-  gboolean asked; /* skipped unless the model is named on the command line */
+  gboolean asked; /* TRUE: the model is measured only if the command line names it */
 } models[] = {
   { "gpt2", COMMON "model=gpt2 seq_length=1024 micro_batch_size=64 global_batch_size=64" },
   { "qwen2.5-1.5b",
     COMMON "model=qwen2.5-1.5b seq_length=1024 micro_batch_size=16 global_batch_size=16" },
   { "llama2-7b", COMMON "model=llama2-7b seq_length=4096 micro_batch_size=1 global_batch_size=1 "
                         "grad_reduce_in_fp32=true" },
-  { "gpt2-chunks", /* head and loss in chunks; all other ops are those of gpt2, so use --op xent */
+  /* lm_head and loss in chunks of tokens. All other ops are those of the row gpt2: use --op
+   * xent. */
+  { "gpt2-chunks",
     COMMON "model=gpt2 seq_length=1024 micro_batch_size=64 global_batch_size=64 "
            "cross_entropy_loss_fusion=true cross_entropy_fusion_impl=linear",
     .asked = TRUE },
@@ -44,8 +47,8 @@ struct bench {
   weft_gpu_event *begin, *end;
   struct weft_gpu_scratch scratch;
   void *ids;         /* token ids valid for every model, as many as the largest op needs */
-  JsonBuilder *json; /* NULL: print a table */
-  const char *op;    /* measure only ops whose names begin with this; NULL: all */
+  JsonBuilder *json; /* NULL: results are printed as a table, not as JSON */
+  const char *op;    /* only ops whose names begin with this are measured; NULL: all ops */
 };
 
 /* TRUE if `said`, the error text of a call, is NULL. */
@@ -77,8 +80,8 @@ same_work (const weft_program *p, uint32_t op, const weft_program *q, uint32_t o
          memcmp (weft_op_shape (p, op), weft_op_shape (q, other), sizeof (struct weft_shape)) == 0;
 }
 
-/* Number of ops of a whole step that have the kind and dimensions of `op` of p; 0: none, because
- * these dimensions depend on the number of layers. */
+/* Returns how many ops of `whole` (the program of a whole step) have the kind and dimensions of op
+ * `op` of the one-layer program p. Returns 0 if these dimensions depend on the number of layers. */
 static uint32_t
 times_in (const weft_program *whole, const weft_program *p, uint32_t op)
 {
@@ -91,8 +94,8 @@ times_in (const weft_program *whole, const weft_program *p, uint32_t op)
 
 /* -------------------------------------------------------------------------------- memory */
 
-/* Random bf16 values of magnitude 0.5 to 2 with both signs; two of them also form an fp32 value in
- * that range. */
+/* Fills the pattern with random bf16 values of either sign and magnitude 0.5 to 2. A kernel that
+ * reads two neighbouring values as one fp32 number also gets a magnitude of 0.5 to 2. */
 static void
 fill_pattern (uint16_t *at)
 {
@@ -113,7 +116,8 @@ copy (struct bench *b, enum weft_gpu_way way, void *to, const void *from, uint64
   return CALL (b, copy, &copy, b->stream);
 }
 
-/* Copies the pattern, then doubles what was written until the buffer is full. */
+/* Fills a device buffer with the random pattern: copies the pattern once, then doubles the filled
+ * part by copies on the device until the buffer is full. */
 static gboolean
 fill (struct bench *b, uint8_t *at, uint64_t bytes, GError **error)
 {
@@ -168,8 +172,8 @@ keep_kernel (void *user, const struct weft_kernel *k)
   g_array_append_val ((GArray *) user, *k);
 }
 
-/* Replaces token ids by ids below 256, which every model has, and allocates scratch. Matrix
- * products use the cuBLASLt algorithms chosen for training. */
+/* Gives the kernels valid token ids (below 256, which every model has), allocates scratch, and
+ * chooses the cuBLASLt algorithms of matrix products as in training. */
 static gboolean
 prepare (struct bench *b, GArray *kernels, GError **error)
 {
@@ -222,12 +226,12 @@ time_kernels (struct bench *b, const GArray *kernels, double *seconds, GError **
 
 /* -------------------------------------------------------------------------------- output */
 
-/* One printed row: an op of a model. */
+/* A row of the printed table, for one op of a model. */
 struct row {
   const char *model, *op, *dtype, *by;
   char dims[160];
   uint32_t times;
-  /* of_flops and of_bytes: achieved FLOP/s and bytes/s as shares of the GPU's peaks */
+  /* achieved FLOP/s (of_flops) and bytes/s (of_bytes) as shares of the peak rates of the GPU */
   double seconds, flops, bytes, of_flops, of_bytes;
 };
 

@@ -18,9 +18,10 @@ typedef void (*openblas_sgemm) (int order, int turn_a, int turn_b, int m, int n,
 
 struct bench {
   int runs;
-  double least;            /* minimum seconds of a measurement, unless `runs` take longer */
-  openblas_sgemm openblas; /* NULL: OpenBLAS is not installed */
-  JsonBuilder *json;       /* NULL: print a table */
+  /* minimum duration of a measurement in seconds; `runs` runs may take longer */
+  double least;
+  openblas_sgemm openblas; /* NULL if OpenBLAS is not installed */
+  JsonBuilder *json;       /* NULL: results are printed as a table, not as JSON */
 };
 
 /* --------------------------------------------------------------------------- measuring */
@@ -68,8 +69,8 @@ run_cpu (const void *what)
   c->cpu (&c->k, 0, 1);
 }
 
-/* y = x w^T through the CBLAS interface. The constants are CblasRowMajor, CblasNoTrans,
- * CblasTrans. */
+/* Computes y = x w^T through the CBLAS interface of OpenBLAS. The constants are CblasRowMajor,
+ * CblasNoTrans, CblasTrans. */
 static void
 run_openblas (const void *what)
 {
@@ -119,7 +120,7 @@ free_operands (struct weft_kernel *k)
 
 /* ------------------------------------------------------------------------------ output */
 
-/* One printed row; value 0: not measured. */
+/* One printed row of the table. A value of 0 is a column that was not measured. */
 struct row {
   const char *name;
   uint64_t dim[5];
@@ -227,8 +228,8 @@ static const struct {
   { "llama", 1, 1024, 8, 2, 128 },
 };
 
-/* Times forward and backward of one attention shape. FLOPs are counted as in core/program/op.h,
- * without the scores that backward computes again. */
+/* Times the forward and the backward kernel of one attention shape. FLOPs are counted as in
+ * core/program/op.h: the scores that the backward kernel computes again are not counted. */
 static void
 bench_attention (const struct bench *b, unsigned i)
 {
@@ -245,8 +246,8 @@ bench_attention (const struct bench *b, unsigned i)
   set_operands (&back.k, weft_extent_attention_bwd, 5, WEFT_FP32);
   row.value[0] =
       measure (b, run_cpu, &forward, weft_op_info[WEFT_OP_ATTENTION].flops (&forward.k.shape));
-  /* backward reads the log-sum-exp of forward: with a random one, the probabilities would not sum
-   * to 1 */
+  /* The backward kernel reads the log-sum-exp that the forward kernel wrote. With a random
+   * log-sum-exp, the probabilities of a query would not sum to 1. */
   for (unsigned o = 0; o < 3; o++)
     memcpy (back.k.operand[o].data, forward.k.operand[o].data,
             forward.k.operand[o].n * sizeof (float));
@@ -259,7 +260,7 @@ bench_attention (const struct bench *b, unsigned i)
 
 /* ------------------------------------------------------------------------------- main */
 
-/* The library stays loaded: it has threads of its own. */
+/* OpenBLAS is not unloaded, because its own threads still run. */
 static openblas_sgemm
 find_openblas (void)
 {

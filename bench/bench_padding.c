@@ -1,9 +1,9 @@
 /* Padding benchmark: bytes that the memory planner loses between buffers, over random large jobs.
- * Padding is planned bytes of both GPU pools divided by their largest sum of live bytes, minus 1.
- * The live bytes are a lower bound of any placement if ops run in program order; lanes that run
- * concurrently may need more.
+ * Padding: the planned bytes of both GPU memory pools, divided by the largest sum of bytes that are
+ * live at once, minus 1. No placement needs fewer bytes than this sum if ops run in program order;
+ * lanes that run concurrently may need more.
  *
- *   bench_padding [JOBS] [SEED]
+ * bench_padding [JOBS] [SEED]
  *
  * Prints the distribution over the roles of all jobs, and the jobs with the most padding. */
 #include "core/base/error.h"
@@ -77,8 +77,8 @@ add_roles (GArray *roles, const weft_plan *plan, const char *words)
   g_array_append_val (roles, worst);
 }
 
-/* Plans the job, if it is legal and has at most 32 microbatches. Jobs whose live bytes exceed the
- * GPU do not count. */
+/* Plans the job and appends the figures of its roles to `roles`. Skips a job that is illegal, has
+ * more than 32 microbatches, or whose live bytes exceed the memory of the GPU. */
 static void
 plan_job (GArray *roles, const char *words)
 {

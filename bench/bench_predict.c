@@ -62,7 +62,7 @@ struct samples {
 
 /* ----------------------------------------------------------------------------- jobs */
 
-/* `table`: path of a cost table, or NULL. */
+/* Plans the job. `table`: path of a cost table; NULL: the plan needs no prices. */
 static weft_plan *
 make_plan (const struct model *model, const char *words, const char *table, GError **error)
 {

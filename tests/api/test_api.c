@@ -9,7 +9,8 @@
 #include <string.h>
 
 #define NANO "--model gpt2-nano --num-layers 2 --seq-length 32 "
-#define TWO NANO "--gpus 2 --global-batch-size 4 " /* two microbatches per replica */
+/* 2 ranks, 4 sequences per step: two microbatches per replica */
+#define TWO NANO "--gpus 2 --global-batch-size 4 "
 #define OVERLAP "--overlap-grad-reduce --bucket-size 30000 "
 #define SHARDED "--use-distributed-optimizer "
 #define STAGES "--pipeline-model-parallel-size 2 "
@@ -38,7 +39,7 @@ struct run {
   weft_job *job;
   weft_job_facts facts;
   weft_module *module;
-  int32_t *batch; /* tokens of the newest step; allocated for one global batch */
+  int32_t *batch; /* tokens of the newest step, in memory for one global batch */
 };
 
 static weft_job *
@@ -75,7 +76,8 @@ G_DEFINE_AUTOPTR_CLEANUP_FUNC (weft_state_dict, weft_state_dict_close)
 typedef struct run run;
 G_DEFINE_AUTOPTR_CLEANUP_FUNC (run, run_close)
 
-/* Fills the batch with the tokens of a step: the same tokens for every strategy. */
+/* Fills the batch with the tokens of a step. The tokens depend on the step only, so every strategy
+ * reads the same tokens. */
 static void
 fill_batch (struct run *r, uint64_t step)
 {
@@ -168,7 +170,7 @@ mix (uint64_t hash, const float *value, uint64_t n)
   return hash;
 }
 
-/* Hash of all weights, or of all gradients. */
+/* Returns a hash of all weights (`grads` false) or of all gradients (true) of the module. */
 static uint64_t
 hash_of (struct run *r, bool grads)
 {
@@ -251,7 +253,9 @@ zero_grad_buffer_begins_a_step_and_gives_up_one_that_was_begun (void **state)
   assert_string_equal (weft_module_wants (a->module), "zero_grad_buffer");
   begin (b);
   assert_ok (weft_module_no_sync_begin (b->module, error));
-  forward (b, 1); /* microbatch 1 instead of 0; the next zero_grad_buffer abandons the step */
+  /* This forward reads microbatch 1 instead of 0. The zero_grad_buffer of the next step must
+   * discard the gradients of the unfinished step. */
+  forward (b, 1);
   step (a, CELLS);
   step (b, CELLS);
   assert_true (hash_of (a, false) == hash_of (b, false));
@@ -312,7 +316,9 @@ no_sync_is_for_all_microbatches_but_the_last (void **state)
                   "microbatch 1, the last one, inside no_sync");
   assert_ok (weft_module_no_sync_end (r->module, error));
   assert_ok (weft_module_backward (r->module, error));
-  begin (lazy); /* without overlap, backward launches no collective: no_sync is optional */
+  /* Without overlap_grad_reduce, backward launches no collective, so the module needs no
+   * no_sync. */
+  begin (lazy);
   for (uint32_t micro = 0; micro < 2; micro++) {
     forward (lazy, micro);
     assert_ok (weft_module_backward (lazy->module, error));
@@ -341,8 +347,10 @@ start_grad_sync_launches_what_no_backward_has_launched (void **state)
                     "wanted finish_grad_sync next");
     after[i] = hash_of (both[i], true);
   }
-  assert_true (before[0] != after[0]); /* start_grad_sync reduces the gradients */
-  assert_true (before[1] == after[1]); /* with overlap, the last backward has reduced them */
+  /* Without overlap_grad_reduce, start_grad_sync reduces the gradients. */
+  assert_true (before[0] != after[0]);
+  /* With overlap_grad_reduce, the last backward has already reduced the gradients. */
+  assert_true (before[1] == after[1]);
   assert_true (after[0] == after[1]);
 }
 
@@ -385,7 +393,8 @@ finalize_model_grads_joins_and_sums_the_tied_embedding (void **state)
                   "wanted finalize_model_grads next");
   assert_ok (weft_module_finalize_model_grads (two->module, error));
   assert_ok (weft_module_finalize_model_grads (one->module, error));
-  assert_true (hash_of (two, true) != joined); /* the sum of both embedding gradients */
+  /* finalize_model_grads adds the embedding gradients of both stages. */
+  assert_true (hash_of (two, true) != joined);
   assert_true (hash_of (two, true) == hash_of (one, true));
 }
 
@@ -421,7 +430,7 @@ broadcast_params_gives_everybody_the_weights_of_replica_0 (void **state)
   uint64_t before = hash_of (r, false), n = weft_state_dict_at (d, fc1)->elements;
 
   (void) state;
-  /* rank 2 is on the second stage, which does not hold layer 0 */
+  /* rank 2 is on the second pipeline stage, which does not hold layer 0 */
   assert_null (weft_state_dict_data (d, fc1, 2));
   assert_ptr_not_equal (mine, other);
   for (size_t i = 0; i < weft_state_dict_count (d); i++)
@@ -501,7 +510,8 @@ state_dict_refers_to_values_and_keep_vars_to_parameters (void **state)
   assert_ok (weft_state_dict_read (d, i, 100, 1, &before, error));
   step (r, WHOLE);
   assert_ok (weft_state_dict_read (d, i, 100, 1, &after, error));
-  assert_true (before != after); /* state_dict did not copy the weights */
+  /* The state dict refers to the weights of the module: a training step changes them. */
+  assert_true (before != after);
   assert_true (((const float *) weft_state_dict_data (d, i, 1))[100] == after);
   assert_refused (weft_state_dict_read_grad (d, i, 0, 1, &grad, error), WEFT_STATUS_BAD_INPUT,
                   "without keep_vars");
@@ -532,10 +542,11 @@ state_dict_for_save_checkpoint_has_the_same_names_in_full_precision (void **stat
   assert_ok (weft_state_dict_read (d, 0, 3, 1, &low, error));
   assert_ok (weft_state_dict_read (full, 0, 3, 1, &high, error));
   assert_true (low != high && fabsf (low - high) < 0.01f * fabsf (high));
-  assert_null (weft_state_dict_data (full, 0, 0)); /* each rank holds only a slice */
+  /* The fully sharded state dict has no whole tensors: each rank holds a slice. */
+  assert_null (weft_state_dict_data (full, 0, 0));
 }
 
-/* Copies of all tensors of a module; the caller frees them. */
+/* Returns copies of all tensors of a module. The caller frees them. */
 static weft_tensor *
 copy_out (struct run *r, weft_state_dict *d)
 {
@@ -628,7 +639,7 @@ errors_are_those_of_the_command_line (void **state)
   assert_refused (open_job (NANO "--global-batch-size 3 --gpus 2", error), WEFT_STATUS_BAD_INPUT,
                   "batch");
   assert_refused (open_job (NANO "--gpus", error), WEFT_STATUS_BAD_INPUT, "wanted a value");
-  assert_null (open_job (NANO "--gpus", NULL)); /* `error` may be NULL */
+  assert_null (open_job (NANO "--gpus", NULL)); /* the last argument, `error`, may be NULL */
 }
 
 static void
@@ -658,7 +669,7 @@ what_is_predicted_is_the_plan_that_is_run (void **state)
   weft_job_close (cluster);
 }
 
-/* SimGrid has one engine per process, and only the thread that made it may run it. */
+/* SimGrid has one engine per process, and only the thread that made the engine may run it. */
 static gpointer
 predict_twice (gpointer job)
 {

@@ -11,12 +11,12 @@
 #define DATA WEFT_SOURCE_DIR "/LICENSE"
 #define STEPS 3
 
-/* The learning rate that the example uses. */
+/* The learning rate that api/examples/train.c uses. */
 #define LIKE_THE_EXAMPLE "--lr 1e-3 --min-lr 1e-3 --warmup 0 "
 
 struct trace {
   double loss[STEPS], norm[STEPS];
-  char *sum; /* checksum of the exported weights */
+  char *sum; /* checksum of the exported weights, as printed text */
 };
 
 static void
@@ -27,7 +27,7 @@ trace_clear (struct trace *t)
 typedef struct trace trace;
 G_DEFINE_AUTO_CLEANUP_CLEAR_FUNC (trace, trace_clear)
 
-/* Reads the number after `word` on each of the STEPS lines. */
+/* Reads the number after `word` in each of the STEPS printed lines, one line per training step. */
 static void
 read_numbers (const char *text, const char *word, double *out)
 {

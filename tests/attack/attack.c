@@ -12,9 +12,10 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#define MOST_BYTES (16ull << 30) /* limit of a run's address space, in builds without sanitizers */
+/* limit of the address space of a run; builds with sanitizers have no limit */
+#define MOST_BYTES (16ull << 30)
 #define MOST_TEXT (4 << 20)
-#define STOP_SECONDS 30 /* limit for the exit of a run after SIGINT */
+#define STOP_SECONDS 30 /* after SIGINT at the time limit, a run must end within this time */
 
 struct weft_tests_draw attack_drawn = { .seed = 20, .jobs = 0 };
 
@@ -291,7 +292,7 @@ attack_print (const struct attack_run *run, const char *line)
 {
   g_autofree char *err = g_strndup (run->err, 600);
 
-  /* print_error() of CMocka cuts texts after 1,024 bytes. */
+  /* Prints with fprintf() because CMocka's print_error() cuts texts after 1,024 bytes. */
   fprintf (stderr, "%s (status %#x, %.1f s, %.2f GB): %s\n  %s\n", run->fault ? run->fault : "slow",
            (unsigned) run->status, run->seconds, run->bytes * 1e-9, line, err);
 }

@@ -5,19 +5,19 @@
 #include <stdint.h>
 #include <sys/types.h>
 
-/* How a run ended. A run that reaches the time limit receives SIGINT, like Ctrl-C. ATTACK_SLOW: the
- * run then stopped within 30 s and had printed something. ATTACK_FAULT: a crash, a hang, no
- * message, or another violation. ATTACK_REFUSED: a documented exit status other than 0. */
+/* How a run ended. ATTACK_SLOW: the run reached the time limit, received SIGINT, stopped within 30
+ * s, and had printed something. ATTACK_FAULT: a crash, a hang, no message, or another violation.
+ * ATTACK_REFUSED: a documented exit status other than 0. */
 enum attack_end { ATTACK_DONE, ATTACK_REFUSED, ATTACK_SLOW, ATTACK_FAULT, ATTACK_N_END };
 
 struct attack_run {
   enum attack_end end;
-  const char *fault; /* reason of ATTACK_FAULT, in words; otherwise NULL */
+  const char *fault; /* what was wrong, if `end` is ATTACK_FAULT; otherwise NULL */
   char *out, *err;   /* the first 4 MiB of stdout and of stderr */
   int status;        /* the status that waitpid() returns */
-  gboolean late;     /* whether the run reached the time limit */
+  gboolean late;     /* TRUE: the run reached the time limit */
   double seconds;    /* processor time */
-  double bytes;      /* peak resident memory */
+  double bytes;      /* peak resident memory of the run */
 };
 
 void attack_run_clear (struct attack_run *run);
@@ -33,7 +33,7 @@ char *attack_path (const char *dir, const char *name);
  * the process. */
 pid_t attack_start (const char *dir, char *const *argv);
 
-/* Runs weft for at most `seconds` of real time, and judges the end. */
+/* Runs weft for at most `seconds` of real time, and returns how the run ended. */
 struct attack_run attack_run (const char *dir, char *const *argv, double seconds);
 
 /* Like attack_run(), with arguments from a printf format, separated by single blanks. */
@@ -51,7 +51,7 @@ void attack_print (const struct attack_run *run, const char *line);
  * bytes that are no UTF-8 ... The text lives as long as the process. */
 const char *attack_absurd (GRand *rand);
 
-/* Returns TRUE in one of `n` calls. */
+/* Returns TRUE in one of `n` calls, at random. */
 gboolean attack_one_in (GRand *rand, int n);
 
 /* Seed and number of cases. attack_begin() parses them from the arguments SEED [COUNT]; test files

@@ -313,7 +313,7 @@ add_random_job (GPtrArray *words, GRand *rand)
 static void
 add_bad_file (GPtrArray *words, GRand *rand)
 {
-  /* paths relative to the source folder */
+  /* paths of the job files, relative to the source folder */
   g_auto (GStrv) names = weft_data_names ("tests/bad", ".ini");
 
   add (words, WEFT_SOURCE_DIR "/tests/bad/%s.ini",
@@ -363,7 +363,7 @@ add_operand (GPtrArray *words, GRand *rand)
   }
 }
 
-/* Draws a command. `weft measure` is rare, because it runs for long. */
+/* Draws a command. `weft measure` is drawn rarely, because a run of it takes long. */
 static const struct surface_command *
 draw_command (const surface *s, GRand *rand)
 {
@@ -408,7 +408,8 @@ surface_line (const surface *s, GRand *rand)
   const struct surface_command *c = draw_command (s, rand);
 
   add (words, "%s", c->name);
-  if (g_str_equal (c->name, "validate")) /* a validation of all published rows takes minutes */
+  /* `weft validate` gets only the rows of one source, because all published rows take minutes. */
+  if (g_str_equal (c->name, "validate"))
     add (words, "--source=mosaic"), add (words, "--tier=A");
   if (c->job)
     add_job (words, rand, c);
@@ -417,7 +418,8 @@ surface_line (const surface *s, GRand *rand)
       add_operand (words, rand);
   for (int n = g_rand_int_range (rand, 0, 3); n > 0; n--)
     add_own (words, rand, c);
-  /* last, because the last value of a flag wins: a fit of few rows, without rounds */
+  /* The flags that keep a fit short (rows of one source, no rounds) come last, because the last
+   * value of a flag wins. */
   if (g_str_equal (c->name, "fit"))
     add (words, "--source=megreadme"), add (words, "--rounds=0");
   if (g_str_equal (c->name, "train") && !attack_one_in (rand, 8))

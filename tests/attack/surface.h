@@ -4,17 +4,18 @@
 #include "core/base/field.h"
 
 struct surface_flag {
-  char *name, *value; /* "--trace", "FILE"; value NULL: a flag without a value */
+  /* for "--trace FILE": "--trace" and "FILE"; value NULL: the flag has no value */
+  char *name, *value;
 };
 
 struct surface_command {
   const char *name;
-  gboolean job; /* whether the command accepts the settings of a job as flags */
-  GArray *flag; /* struct surface_flag */
+  gboolean job; /* TRUE: the command accepts the settings of a job as flags */
+  GArray *flag; /* flags of the command, struct surface_flag */
 };
 
 typedef struct surface {
-  GArray *command; /* struct surface_command */
+  GArray *command; /* commands of weft, struct surface_command */
 } surface;
 
 /* Reads the names of commands and flags from the help pages of weft. surface_free() frees the

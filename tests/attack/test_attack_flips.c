@@ -77,9 +77,9 @@ victim_of (GArray *victims, gsize *byte)
   return &g_array_index (victims, struct victim, i);
 }
 
-/* Resumes from a checkpoint with one flipped bit, then restores the bit. Returns whether the run
- * was wrong: its numbers differ from `wanted`, it ended with a fault, or it was too slow. Adds 1 to
- * *refused if the run refused the checkpoint. */
+/* Flips one bit of the checkpoint, resumes a run from it, and restores the bit. Returns whether the
+ * run was wrong: its numbers differ from `wanted`, it ended with a fault, or it was too slow. Adds
+ * 1 to *refused if the run refused the checkpoint. */
 static gboolean
 flip (const char *dir, GArray *victims, gsize byte, int bit, const char *wanted, uint32_t *refused)
 {
@@ -121,7 +121,7 @@ a_damaged_checkpoint_is_refused_or_harmless (void **state)
   g_autofree uint32_t *order = draw_order (rand, total);
   for (uint32_t i = 0; i < n; i++)
     wrong += flip (dir, victims, order[i % total], g_rand_int_range (rand, 0, 8), wanted, &refused);
-  /* after all flips the checkpoint is undamaged again */
+  /* Every flipped bit was flipped back, so the run must resume from the checkpoint. */
   struct attack_run after = attack_words (dir, MOST_SECONDS, RESUME);
   assert_int_equal (after.end, ATTACK_DONE);
   print_message ("seed %u, %u flips in %zu bytes: %u refused, %u harmless, %u wrong\n",

@@ -13,7 +13,7 @@
 #define JOBS 2
 #define PROCESSES 3
 #define MEETINGS 60
-#define STRANGERS 96 /* connections that one attacker keeps open */
+#define STRANGERS 96 /* number of connections that one hostile thread keeps open */
 #define SECONDS 60   /* time limit of every exchange of the job */
 
 /* ---------------------------------------------------------------------- members */
@@ -61,12 +61,12 @@ member_main (gpointer data)
 
 struct attacker {
   uint16_t port;
-  uint32_t seed, n; /* n: connections so far */
-  gint over;        /* set to end the thread; atomic */
+  uint32_t seed, n; /* n: number of connections that the thread has made so far */
+  gint over;        /* the main thread sets `over` to end the thread; atomic */
 };
 
-/* Appends a greeting like that of a process of the job, with a random nonce. Some greetings have
- * another kind of frame or a wrong length, and some are truncated. */
+/* Appends a greeting like that of a process of the job, with a random nonce. Some greetings are
+ * malformed: another kind of frame, a wrong length, or truncated. */
 static void
 add_greeting (GByteArray *bytes, GRand *rand)
 {
@@ -130,7 +130,7 @@ attacker_main (gpointer data)
     g_clear_object (place);
     *place = stranger_new (a, rand);
     if (!*place || attack_one_in (rand, 8))
-      g_usleep (500); /* the store may not listen yet; and sometimes a pause */
+      g_usleep (500); /* Waits if the store does not listen yet, and sometimes without a reason. */
   }
   for (unsigned i = 0; i < STRANGERS; i++)
     g_clear_object (&kept[i]);
@@ -156,7 +156,8 @@ start_members (struct member *m, GThread **thread, uint16_t port)
   }
 }
 
-/* Runs one job under attack. Returns the number of connections of strangers. */
+/* Runs one job while strangers connect to its port. Returns how many connections the strangers
+ * made. */
 static uint32_t
 run_job (uint32_t seed)
 {

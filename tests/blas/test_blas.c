@@ -151,7 +151,7 @@ the_fastest_algorithm_is_kept_in_a_file_and_found_again (void **state)
   prepare (&h, &k);
   assert_true (playing_cublaslt.n_heuristics == 1 && playing_cublaslt.n_candidates == 3);
   assert_int_equal (playing_cublaslt.n_products, 3 * 6);
-  /* trials of algorithms write into memory of their own */
+  /* The trials of algorithms did not write into the call's output. */
   assert_int_equal (*(uint16_t *) k.operand[3].data, 0x5555);
   prepare (&h, &k);
   assert_true (playing_cublaslt.n_heuristics == 1 && playing_cublaslt.n_checks == 1);
@@ -166,7 +166,7 @@ the_fastest_algorithm_is_kept_in_a_file_and_found_again (void **state)
   assert_int_equal (playing_cublaslt.n_heuristics, 0);
   assert_int_equal (*(uint16_t *) k.operand[3].data, 0);
 
-  /* the double rejects the saved algorithm, as a newer cuBLASLt may */
+  /* The double of cuBLASLt rejects the saved algorithm, as a newer release of cuBLASLt may do. */
   playing_cublaslt.forgets = TRUE;
   prepare (&h, &k);
   assert_int_equal (playing_cublaslt.n_heuristics, 1);
@@ -188,7 +188,8 @@ an_algorithm_that_wants_more_scratch_than_there_is_is_not_taken (void **state)
   playing_cublaslt.wants = 1 << 20;
   prepare (&h, &k);
   memset (h.scratch, 0x55, 1 << 20);
-  /* less scratch than the algorithm wants (1 MiB): memory behind it must not change */
+  /* gives the call less scratch than the algorithm wants (1 MiB); the memory behind the scratch
+   * must not change */
   h.bytes = 1 << 12;
   call (&h, &k);
   assert_null (h.error);
@@ -198,9 +199,9 @@ an_algorithm_that_wants_more_scratch_than_there_is_is_not_taken (void **state)
   free_product (&k);
 }
 
-/* What cuBLASLt cannot fuse into a matmul runs as a separate kernel. The double fuses no bias
- * into an output of width n = 1, and for n = 20 no GELU that also stores its input. `dear`: the
- * fused GELU is slower than a separate kernel. `questions`: how often blas.c asks for
+/* An epilogue that cuBLASLt cannot fuse into a matmul runs as a separate kernel. The double refuses
+ * to fuse a bias into an output of width n = 1, and for n = 20 a GELU that also stores its input.
+ * `dear`: the fused GELU is slower than a separate kernel. `questions`: how often blas.c asks for
  * algorithms. */
 static void
 what_the_library_does_not_add_follows (void **state)
@@ -212,7 +213,8 @@ what_the_library_does_not_add_follows (void **state)
   } cases[] = { { WEFT_OP_MATMUL, 24, 1, FALSE },      { WEFT_OP_MATMUL, 1, 2, FALSE },
                 { WEFT_OP_MATMUL_GELU, 24, 2, FALSE }, { WEFT_OP_MATMUL_GELU, 24, 2, TRUE },
                 { WEFT_OP_MATMUL_GELU, 20, 2, FALSE }, { WEFT_OP_MATMUL_GELU, 1, 3, FALSE } };
-  const uint16_t two = 0x4000, gelu_of_two = 0x3ffa; /* GELU(2) = 1.9546 in bf16: 1.953 */
+  /* 0x4000 is 2 in bf16. GELU(2) = 1.9546, and the nearest bf16 number is 1.953. */
+  const uint16_t two = 0x4000, gelu_of_two = 0x3ffa;
 
   (void) state;
   for (unsigned i = 0; i < G_N_ELEMENTS (cases); i++) {

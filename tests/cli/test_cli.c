@@ -128,7 +128,8 @@ every_command_has_help_with_examples (void **state)
     accepted (flag, "\nexamples:\n");
     accepted (word, usage);
   }
-  accepted ("sim --help", "--flops-convention full"); /* what MFU counts */
+  /* --flops-convention sets which attention FLOPs count in MFU */
+  accepted ("sim --help", "--flops-convention full");
 }
 
 #define EXAMPLE(id, doc, example) example,
@@ -144,6 +145,11 @@ enter_examples (void)
 
   assert_int_equal (g_chdir (folder), 0);
   assert_int_equal (symlink (WEFT_SOURCE_DIR "/README.md", "README.md"), 0);
+  assert_true (g_file_set_contents ("train.sh",
+                                    "torchrun pretrain_gpt.py --num-layers 2 --hidden-size 64 "
+                                    "--num-attention-heads 8 --seq-length 128 --micro-batch-size 1 "
+                                    "--max-position-embeddings 128",
+                                    -1, NULL));
   for (unsigned i = 0; i < G_N_ELEMENTS (files); i++) {
     g_autofree char *words = g_strdup_printf ("sim " NANO "--timeline %s", files[i]);
     accepted (words, "step time");
@@ -244,6 +250,11 @@ bad_input_ends_with_2_and_names_what_was_found (void **state)
     { "sim " NANO "--no-micro-batch-size", "unknown flag --no-micro-batch-size" },
     { "topologies --markdown", "unknown flag --markdown" },
     { "models a b", "expected at most one name" },
+    { "export " NANO, "export needs --for SOFTWARE" },
+    { "export " NANO "--for megatron-lmm", "did you mean megatron-lm?" },
+    { "export " NANO "--for excel", "unknown software \"excel\"; known are megatron-lm" },
+    { "import --from megatron-lm", "import needs FILE and --from SOFTWARE" },
+    { "import none.sh --from megatron-lm --topology dgx-h100", "none.sh: No such file" },
   };
 
   (void) state;
@@ -324,8 +335,8 @@ a_dash_is_a_job_on_standard_input (void **state)
   weft_test_answer_free (&bad);
 }
 
-/* Completes word `at` of a command line with the completion for bash. The caller frees the
- * answer. */
+/* Completes word `at` of a command line as bash does with weft's completion. The caller frees the
+ * completed words. */
 static struct answer
 complete (const char *words, int at)
 {
@@ -404,9 +415,9 @@ notes_about_a_job_go_to_stderr (void **state)
   weft_test_answer_free (&a);
 }
 
-/* The search starts from a job with fewer sequences than replicas, and so with 0 microbatches
- * per replica. The note few_microbatches is about a job that a user wrote; the search must not
- * print it for its starting point. */
+/* `weft plan` starts its search from a job with 2 sequences per step and 8 replicas, which gives 0
+ * microbatches per replica. The note few_microbatches is for jobs that a user wrote, so the search
+ * must not print it for its starting point. */
 static void
 a_search_does_not_speak_of_no_microbatches (void **state)
 {
@@ -420,8 +431,8 @@ a_search_does_not_speak_of_no_microbatches (void **state)
 
 /* ----------------------------------------------------------------------- answers */
 
-/* Papers count different pairs of query and key in MFU. With sequences of 128 tokens, a query has
- * 128 pairs (full) or 64.5 pairs on average (causal). */
+/* The convention for MFU decides which pairs of query and key count. With sequences of 128 tokens,
+ * a query has 128 pairs (full) or 64.5 pairs on average (causal). */
 static void
 mfu_counts_attention_by_the_convention_asked_for (void **state)
 {
@@ -673,8 +684,9 @@ colour_is_for_terminals_and_no_color_forbids_it (void **state)
   weft_test_answer_free (&piped);
 }
 
-/* Quoted words contain bytes that are not UTF-8, an escape sequence of terminals, and U+009B,
- * which begins an escape sequence too. A message must not contain them. */
+/* Error messages quote words of the command line. Here these words contain bytes that are not
+ * UTF-8, an escape sequence of terminals, and U+009B, which begins an escape sequence too. A
+ * message must contain none of these characters. */
 static void
 words_are_quoted_without_control_characters (void **state)
 {
@@ -737,7 +749,8 @@ answers_fit_80_columns (void **state)
   g_unsetenv ("COLUMNS");
 }
 
-/* Two jobs with different programs, and two with the same program. */
+/* `weft compare` prints lines of at most 80 columns, for two jobs whose programs differ and for two
+ * jobs with the same program. */
 static void
 a_comparison_fits_80_columns (void **state)
 {
@@ -763,7 +776,7 @@ a_comparison_fits_80_columns (void **state)
     g_free (path[i]);
 }
 
-/* The header of `weft train` is on stderr. */
+/* `weft train` writes its header to stderr, in lines of at most 80 columns. */
 static void
 the_header_of_a_run_fits_80_columns (void **state)
 {
@@ -782,7 +795,8 @@ the_header_of_a_run_fits_80_columns (void **state)
   weft_test_answer_free (&a);
 }
 
-/* The rows of a program that are wrapped for a terminal are the same program. */
+/* `weft program` wraps its rows on a terminal of 64 columns. `weft program --read` reads the
+ * wrapped text as the same program as the unwrapped text. */
 static void
 a_wrapped_program_is_read_as_the_same (void **state)
 {

@@ -1,5 +1,5 @@
-/* Flags that an executor declares in its table: commands parse them from any table, also from
- * the tables of two executors that only this test defines. */
+/* Each executor declares its flags in a table. Commands must parse the flags of any such table,
+ * including the tables of two executors that only this test defines. */
 #include "cli/executor_options.h"
 #include "cli/executors.h"
 #include "core/base/error.h"
@@ -37,7 +37,8 @@ static const struct weft_table abacus_table = { "option of executor abacus", aba
 static const struct weft_table crank_table = { "option of executor crank", crank_fields,
                                                G_N_ELEMENTS (crank_fields) };
 
-static union abacus_options got; /* options that the last abacus_open() received */
+/* options that the open function of this executor has received last */
+static union abacus_options got;
 
 static weft_exec *
 abacus_open (const weft_plan *plan, const struct weft_exec_options *options, GError **error)
@@ -195,8 +196,8 @@ every_table_makes_flags (void **state)
       check_table (*ops);
 }
 
-/* Executors that compute real numbers name their machine. Those that compute on the host time no
- * launches, and run no job of several processes. */
+/* Every executor that computes real numbers returns the name of its machine. An executor that
+ * computes on the host does not time kernel launches, and cannot run a job of several processes. */
 static void
 executors_of_numbers_know_their_machine (void **state)
 {
@@ -238,7 +239,7 @@ commands_refuse_flags_of_other_executors (void **state)
       "--patience: not available with executor cpu (expected --executor cuda)" },
     { TRAIN "--threads 0", "--threads: found \"0\", wanted none|1..1024" },
     { TRAIN "--stress 0", "--stress: found \"0\", wanted none|1..9007199254740992" },
-    /* a bad --deadline is refused before the CUDA module is loaded */
+    /* A --deadline of 0 is refused, also on a machine without CUDA. */
     { TRAIN "--executor cuda --deadline 0", "--deadline: found \"0\", wanted none|0.001..1e9" },
     { TRAIN "--executor cuda --ranks-per-gpu 2000",
       "--ranks-per-gpu: found \"2000\", wanted 1..1024" },

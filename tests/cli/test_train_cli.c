@@ -68,8 +68,8 @@ real (const GPtrArray *lines, unsigned i, const char *member)
   return json_object_get_double_member (line_at (lines, i), member);
 }
 
-/* The lines of two runs have the same loss and gradient norm for n steps. --json prints every
- * digit, so equal numbers have equal bits. */
+/* Asserts that n training steps of two runs have the same loss and gradient norm. --json prints
+ * every digit, so equal numbers have equal bits. */
 static void
 assert_same_steps (const GPtrArray *a, unsigned first, const GPtrArray *b, unsigned n)
 {
@@ -92,7 +92,7 @@ static void
 it_learns_the_licence (void **state)
 {
   g_autoptr (GPtrArray) lines = train ("--steps 50");
-  double late = 0; /* mean of the last ten steps */
+  double late = 0; /* mean loss of the last ten steps */
 
   (void) state;
   assert_int_equal (lines->len, 51);
@@ -163,8 +163,8 @@ another_seed_gives_other_numbers_and_the_same_one_the_same (void **state)
   assert_true (real (one, 0, "loss") != real (other, 0, "loss"));
 }
 
-/* Without shuffling, the first batch consists of the first tokens of the file. Later tokens of the
- * file do not matter. */
+/* Without shuffling, the first batches consist of the first tokens of the file. So a file that is
+ * cut behind these tokens gives the same losses. */
 static void
 unshuffled_data_is_read_from_its_beginning (void **state)
 {
@@ -329,7 +329,7 @@ weights_are_exported_though_no_checkpoint_could_be_written (void **state)
   g_autofree char *latest = g_build_filename (dir, "latest", NULL);
   g_autofree char *weights = g_build_filename (dir, "weights.safetensors", NULL);
 
-  /* a folder with the name of a file that `weft train` writes */
+  /* a folder that has the name of a file which `weft train` writes */
   assert_int_equal (g_mkdir (latest, 0777), 0);
   struct answer a = weft_test_answer (words);
   assert_int_equal (a.status, 1);
@@ -395,8 +395,8 @@ what_does_not_fit_ends_with_3_before_it_is_allocated (void **state)
   weft_test_refused (NANO "--gpu-memory 1MB", 3, "device memory of the largest rank");
 }
 
-/* A bad file is refused before the plan is made: the plan of this model takes long and fails,
- * because the model does not fit in memory. */
+/* An unreadable file is refused before the plan is made. The test shows this with a model that does
+ * not fit in memory: planning the model would take long and end with another error. */
 static void
 files_are_checked_before_the_plan_is_made (void **state)
 {
@@ -450,7 +450,9 @@ on_terminal (const char *words, unsigned short columns)
                                        NULL, &pid, -1, slave, -1, NULL));
   assert_int_equal (waitpid (pid, &status, 0), pid);
   assert_int_equal (status, 0);
-  close (slave); /* then read() fails after the last part instead of waiting */
+  /* With the other end closed, read() fails after the last bytes. With an open end, read() would
+   * wait for more output. */
+  close (slave);
   for (ssize_t n = 1; n > 0 && used < 4095; used += n > 0 ? (size_t) n : 0)
     n = read (master, text + used, 4095 - used);
   assert_true (used > 0);

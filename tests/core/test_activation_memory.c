@@ -18,8 +18,8 @@
 #define SELECTIVE "recompute_granularity=selective "
 #define FULL "recompute_granularity=full recompute_method=uniform recompute_num_layers=1 "
 
-/* Activation bytes of a layer in units of X = s b h bytes, as in table 2 of the paper (s: sequence
- * length, b: microbatch size, h: hidden size). AS_H is a s / h for a heads. */
+/* Activation bytes of a layer in units of X = s b h bytes, as in table 2 of arXiv 2205.05198 (s:
+ * sequence length, b: microbatch size, h: hidden size). AS_H is a s / h for a heads. */
 #define AS_H 8.0
 static const struct {
   const char *words;
@@ -34,15 +34,16 @@ static const struct {
   { PAPER FULL, 2 },
   { PAPER TENSOR FULL, 2 },
   { PAPER SEQUENCE FULL, 2 / 4.0 },
-  /* Without dropout: no dropout masks, and no second s x s tensor of attention scores. */
+  /* Unfused attention without dropout keeps no dropout masks, and keeps one instead of two tensors
+   * of s x s attention scores. */
   { "attention_backend=unfused ", 32 + 2 * AS_H },
   /* Flash attention keeps the log-sum-exp, 4 a s b bytes, which are 4 a / h = 0.5 of X. */
   { "", 32 + 0.5 },
   { "attention_backend=fused ", 32 + 0.5 },
   { SEQUENCE, (32 + 0.5) / 4 },
   { "hidden_dropout=0.1 " SEQUENCE, (34 + 0.5) / 4 },
-  /* Half as many key-value heads as query heads, and a gated MLP with the width of the plain
-   * MLP. */
+  /* 4 key-value groups instead of 8 halve the bytes of keys and values. swiglu adds a second up
+   * projection of the same width. */
   { "num_query_groups=4 activation=swiglu " SEQUENCE,
     (2 + 2 + 4 / 2.0 + 2 + 2 + 6 * 4 + 4 + 0.5) / 4 },
   /* Recompute of module mlp drops the outputs of its norm, of fc1 and of the activation; recompute
@@ -57,8 +58,9 @@ static const struct {
   { "norm_placement=sandwich " SEQUENCE, (32 + 0.5 + 4) / 4 },
   { "norm_placement=sandwich " SELECTIVE "recompute_modules=mlp,layernorm",
     32 + 0.5 + 4 - 4 - 16 },
-  /* Parallel residual: attention and MLP read the same residual stream, so there is no second one
-   * to keep. With one norm, both also read the same norm output. */
+  /* Parallel residual: attention and MLP read the same residual stream, so a layer keeps one
+   * residual stream instead of two. With one norm, attention and MLP also read the same norm
+   * output. */
   { "residual=parallel ", 32 + 0.5 - 2 },
   { "residual=parallel " SELECTIVE "recompute_modules=mlp,layernorm", 32 + 0.5 - 2 - 4 - 16 },
   { "residual=parallel_one_norm ", 32 + 0.5 - 2 - 2 },
@@ -109,8 +111,8 @@ context_ranks_keep_their_part (void **state)
 
 /* ------------------------------------------------------------------ the paper's models */
 
-/* Table 3 of the paper: four models with tensor parallel size 8, and microbatches of 4, 1, 1 and
- * 1 sequences of 2048 tokens. Each job has twice as many microbatches as stages, so that the
+/* Table 3 of arXiv 2205.05198: four models with tensor parallel size 8, and microbatches of 4, 1, 1
+ * and 1 sequences of 2048 tokens. Each job has twice as many microbatches as stages, so that the
  * first stage keeps as many microbatches as it can. */
 static const struct {
   const char *model, *pipeline;
@@ -149,10 +151,10 @@ kept_of_x (unsigned i, const char *more)
   return weft_activations_kept (plan->role[0], 0, 0) / x;
 }
 
-/* Section 5: selective recompute drops 70 % of the activations of GPT-3, and 65 % of those of
- * MT-NLG (530B).  Figure 7: sequence parallelism and selective recompute each nearly halve the
- * activations of tensor parallelism; both together leave less than 20 % (530B and 1T: 20.2), and
- * full recompute leaves 10 %. */
+/* arXiv 2205.05198. Section 5: selective recompute drops 70 % of the activations of GPT-3, and 65 %
+ * of those of MT-NLG (530B). Figure 7: sequence parallelism nearly halves the activations of tensor
+ * parallelism, and so does selective recompute. Both together leave less than 20 % (530B and 1T:
+ * 20.2), and full recompute leaves 10 %. */
 static void
 the_papers_shares_of_memory_come_out (void **state)
 {
@@ -184,10 +186,10 @@ the_papers_shares_of_memory_come_out (void **state)
                      0.65) < 0.005);
 }
 
-/* The peak of activations on the first stage against the estimate of Megatron-LM (equation 5 of
- * the paper with the factor of the interleaved schedule, plus the activations of the embedding).
- * The peak may be up to 6 % larger, because it contains temporary gradients and attention
- * scores. */
+/* The peak of activations on the first stage must be that of Megatron-LM's estimate (arXiv
+ * 2205.05198, equation 5 with the factor of the interleaved schedule, plus the activations of the
+ * embedding). The peak may be up to 6 % larger, because it contains temporary gradients and
+ * attention scores. */
 static void
 the_first_stage_holds_what_megatron_estimates (void **state)
 {
@@ -205,8 +207,8 @@ the_first_stage_holds_what_megatron_estimates (void **state)
 }
 
 /* GPT-3 and MT-NLG with an interleaved schedule and sequence parallelism: the arena must be less
- * than 2 % larger than the live buffers. Buffers of transfers are live for longer than those of
- * kernels, which could fragment the arena. */
+ * than 2 % larger than the largest sum of live buffers. Transfer buffers are live for longer than
+ * kernel buffers, which could fragment the arena. */
 static void
 virtual_stages_and_split_sequences_waste_no_memory (void **state)
 {

@@ -139,7 +139,7 @@ layers_of_a_chunk_become_a_number_of_chunks (void **state)
                   "wanted a pipeline of at least 2 stages");
 }
 
-/* The flags of Megatron-LM's examples/mixtral/train_mixtral_8x7b_distributed.sh. */
+/* Reads the flags of Megatron-LM's examples/mixtral/train_mixtral_8x7b_distributed.sh. */
 static void
 a_command_line_of_megatron_is_read_whole (void **state)
 {

@@ -7,7 +7,8 @@
 #include "tests/runner/runner.h"
 #include <math.h>
 
-/* llama-nano with a large vocabulary, so that logits and embedding are the largest tensors. */
+/* The job of these tests: llama-nano with a large vocabulary, so that logits and embedding are the
+ * largest tensors. */
 #define JOB                                                                                        \
   "model=llama-nano num_layers=2 vocab_size=32768 topology=dgx-h100 precision=bf16 "               \
   "global_batch_size=8 live_memory=1 allocator_block=1 "
@@ -51,7 +52,7 @@ cached_blocks_fill_no_more_than_the_gpu (void **state)
   assert_true (weft_allocator_reserved (&plan->job, &a, libraries) == left + 1);
 }
 
-/* Elements of the weight matrices of all layers, counting each shape once. */
+/* Returns the number of elements of the weight matrices of all layers, counting each shape once. */
 static double
 distinct_elements (const weft_program *p)
 {
@@ -84,8 +85,8 @@ dummy_gradients_are_kept_once_a_shape (void **state)
 static void
 an_embedding_gradient_is_dense (void **state)
 {
-  /* sequences of 8 tokens, so that activations are small and the embedding's gradient makes the
-   * peak */
+  /* Sequences of 8 tokens have small activations, so the peak of memory is where the gradient of
+   * the embedding is alive. */
   const char *words = JOB "seq_length=8 max_position_embeddings=8 gpus=1 "
                           "gradient_accumulation_fusion=true ";
   g_autoptr (weft_plan) plan = weft_test_plan ("%s", words);
@@ -108,7 +109,7 @@ the_loss_copies_logits_unless_it_is_fused (void **state)
   double logits = 32768.0 * (double) plan->job.model.seq_length;
 
   (void) state;
-  /* with 4 or more bytes per copied logit, the peak of memory is in the loss */
+  /* With 4 or more bytes per copied logit, the loss is where memory peaks. */
   assert_true (run (JOB, "gpus=1 loss_logit_bytes=8").peak -
                    run (JOB, "gpus=1 loss_logit_bytes=4").peak == 4 * logits);
   assert_true (run (JOB, half8).peak - run (JOB, half4).peak == 2 * logits);
@@ -131,7 +132,8 @@ gradients_in_two_precisions (void **state)
     if (b->kind == WEFT_BUF_GRADIENTS && b->permanent && b->base == WEFT_NO_BUF)
       gradients += (double) b->bytes;
   }
-  /* the distributed optimizer shards the fp32 copy over the two ranks */
+  /* Gradients in bf16 with use_distributed_optimizer: the optimizer has an fp32 copy of the
+   * gradients, which is sharded over the two ranks. */
   assert_true (fabs (run (JOB, narrow).permanent - run (JOB, freed).permanent - gradients / 2) <
                1e-3 * gradients);
   assert_true (run (JOB, kept).permanent - run (JOB, wide).permanent == gradients / 2);
@@ -147,9 +149,9 @@ converted_weights_are_in_use_for_one_op (void **state)
   assert_true (run (words, "permanent_fp8_weights=0").peak < run (words, "").peak);
 }
 
-/* Software with a caching allocator instead of an arena. Plans and drafts of a search must report
- * the memory that the allocator takes. Ops never wait for memory, even if the arena would exceed
- * the GPU. */
+/* A stack whose software has a caching allocator instead of an arena. Plans and drafts of a search
+ * must report the memory that the allocator takes. Ops never wait for memory, even if the arena
+ * would exceed the GPU. */
 static void
 a_plan_counts_blocks_instead_of_an_arena (void **state)
 {

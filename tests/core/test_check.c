@@ -1,5 +1,6 @@
-/* Each check of check.h on programs of a few ops: the smallest program that violates the check,
- * with the whole message, and the smallest change after which the check passes. */
+/* Tests each check of check.h with programs of a few ops: first the smallest program that violates
+ * the check, with the whole error message, then the smallest change after which the check
+ * passes. */
 #include "core/plan/check.h"
 #include "tests/runner/runner.h"
 #include <string.h>
@@ -32,7 +33,8 @@ parse (const char *text)
   return p;
 }
 
-/* A program as text, and the message of the check; NULL: the check passes. */
+/* A program as text, and the error message that the check must report; NULL: the check must accept
+ * the program. */
 struct sample {
   const char *text, *message;
 };
@@ -73,8 +75,8 @@ a_read_needs_a_write_before_it (void **state)
       { ONE "op 0 gpu gelu F L7 c0 \"a\" s0 uses rw0\n" END,
         "role 0: op 0 (L7 a) reads buffer 0 (x) before any op wrote it" },
       { ONE "op 0 gpu zero F c0 \"a\" s0 uses w0\nop 1 gpu gelu F c0 \"b\" s0 uses r0 w1\n" END },
-      /* Reading a permanent buffer is correct, because it was written before the step. An
-       * operand that is absent ("r-") is no read. */
+      /* An op may read a permanent buffer, which was written before the step. An absent operand
+       * ("r-") reads nothing. */
       { ONE "op 0 gpu gelu F c0 \"a\" s0 uses r2 w0 r-\n" END });
 }
 
@@ -84,8 +86,8 @@ lanes_that_touch_one_buffer_need_an_order (void **state)
   (void) state;
   CHECK_EACH (
       weft_check_program,
-      /* In order: a read after a write, a write after a read, a write after a write, on two
-       * lanes. */
+      /* Three pairs of ops on two lanes without a dependency between them: the check must report a
+       * read after a write, a write after a read, and a write after a write. */
       { ONE "op 0 gpu zero F c0 \"a\" s0 uses w0\nop 1 d2h copy_out F c0 \"b\" s0 uses r0\n" END,
         "role 0: op 0 (a) and op 1 (b) both touch buffer 0 (x), and nothing orders them: a race" },
       { ONE "op 0 gpu gelu F c0 \"a\" s0 uses r2 w0\nop 1 h2d copy_in F c0 \"b\" s0 uses w2\n" END,
@@ -94,10 +96,11 @@ lanes_that_touch_one_buffer_need_an_order (void **state)
         "role 0: op 0 (a) and op 1 (b) both touch buffer 0 (x), and nothing orders them: a race" },
       { ONE "op 0 gpu zero F c0 \"a\" s0 uses w0\n"
             "op 1 d2h copy_out F c0 \"b\" s0 uses r0 after 0\n" END },
-      /* Two reads need no order. */
+      /* Two ops that only read a buffer need no order. */
       { ONE
         "op 0 gpu gelu F c0 \"a\" s0 uses r2 w0\nop 1 d2h copy_out F c0 \"b\" s0 uses r2\n" END },
-      /* Two writes of one lane run in op order. */
+      /* Two writes of one buffer on one lane need no dependency, because a lane runs its ops in
+       * order. */
       { ONE "op 0 gpu zero F c0 \"a\" s0 uses w0\nop 1 gpu zero F c0 \"b\" s0 uses w0\n" END });
 }
 
@@ -127,10 +130,10 @@ views_race_where_they_overlap (void **state)
       { ONE "op 0 gpu zero F c0 \"a\" s0 uses w3\n"
             "op 1 dp all_reduce G c0 \"b\" s0 over dp uses rw4\n" END,
         "role 0: op 0 (a) and op 1 (b) both touch buffer 4 (w), and nothing orders them: a race" },
-      /* Views v and q are adjacent, but do not overlap. */
+      /* Views v and q of buffer p are adjacent and share no bytes, so their ops need no order. */
       { ONE "op 0 gpu zero F c0 \"a\" s0 uses w3\n"
             "op 1 dp all_reduce G c0 \"b\" s0 over dp uses rw5\n" END },
-      /* Buffer p overlaps its view q. */
+      /* View q overlaps its buffer p, so unordered writes of both are a race. */
       { ONE "op 0 gpu zero F c0 \"a\" s0 uses w2\n"
             "op 1 dp all_reduce G c0 \"b\" s0 over dp uses rw5\n" END,
         "role 0: op 0 (a) and op 1 (b) both touch buffer 5 (q), and nothing orders them: a race" },
@@ -151,8 +154,8 @@ ops_of_one_group_run_at_once (void **state)
       { ONE "op 0 gpu zero F c0 \"a\" s0 uses w0\n"
             "op 1 pp send F c0 \"b\" s0 over pp peer +1 uses r0 after 0\n"
             "op 2 pp recv F c0 \"c\" s0 over pp peer +1 uses w0\n" END },
-      /* The next launch of the lane waits for the whole group. An op that waits for one member of a
-       * group also waits for the whole group. */
+      /* The next launch of the lane waits for all ops of a launch group. An op that waits for one
+       * op of a group also waits for the whole group. */
       { ONE "op 0 gpu zero F c0 \"a\" s0 uses w0\n"
             "op 1 pp send F c0 \"b\" s0 over pp peer +1 uses r0 after 0\n"
             "op 2 pp recv F c0 \"c\" s0 over pp peer +1 grouped uses w1\n"
@@ -183,9 +186,11 @@ bytes_are_handed_over_after_their_last_use (void **state)
       { PARTLY FIRST "op 2 h2d copy_in F c0 \"c\" s0 uses w1 after 0\n" END, early },
       { SHARED FIRST "op 2 h2d copy_in F c0 \"c\" s0 uses w1 after 1\n" END },
       { SHARED FIRST "op 2 gpu zero F c0 \"c\" s0 uses w1\n" END },
-              /* x and y have different addresses, so y may be written before the last use of x. */
+              /* Buffers x and y have different addresses here, so an op may write y before the last
+               * use of x. */
       { ONE FIRST "op 2 h2d copy_in F c0 \"c\" s0 uses w1\n" END },
-              /* x is used after y, which has the same address, was written. */
+              /* Buffers x and y share an address here. An op that uses x after another op has
+               * written y must be reported. */
       { SHARED FIRST "op 2 gpu zero F c0 \"c\" s0 uses w1\n"
                      "op 3 gpu gelu F c0 \"d\" s0 uses r0 w2\n" END,
         "role 0: buffer 1 (y m1) overwrites buffer 0 (x), but op 3 still uses the old one "
@@ -304,7 +309,7 @@ two_that_send_first_wait_for_ever_unless_grouped (void **state)
                "op 0 " RECV ("d", "s0", "-1") "\nop 1 " SEND ("c", "s0", "-1") "\n", NULL);
 }
 
-/* Each lane is in order, but the lanes wait for each other: a deadlock. */
+/* Each of two lanes waits for an op that the other lane runs later: a deadlock. */
 static void
 crossed_orders_of_two_lanes_wait_for_ever (void **state)
 {
@@ -336,8 +341,9 @@ what_a_role_talks_to_must_be_there (void **state)
                "role 1 issues all_reduce a (op 0)" NOBODY "peer +0, group world, lane dp");
 }
 
-/* y takes the address of x, and two lanes write one half of y each. The write on the first lane
- * comes after the last use of x; nothing orders the write on the second lane after it. */
+/* Buffers x and y share an address, and two lanes write one half of y each. The write on the first
+ * lane is ordered after the last use of x. The write on the second lane is not, which must be
+ * reported. */
 static void
 every_lane_waits_for_bytes_that_change_hands (void **state)
 {

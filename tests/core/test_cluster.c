@@ -65,8 +65,8 @@ no_bundled_topology_reaches_more_than_is_printed (void **state)
       pairs++;
     }
   }
-  /* Every rail cluster has seven rates with a row NAME_spec (the printed rate); the only torus
-   * has six. */
+  /* A row NAME_spec is the rate that the vendor prints for NAME. Every cluster with a rail fabric
+   * has seven such rows; the only torus has six. */
   assert_int_equal (pairs, 7 * g_strv_length (names) - 1);
 }
 
@@ -99,8 +99,8 @@ assert_sources (const struct weft_sheet *sheet, const char *name)
     given += file->from[i].entry != NULL;
     wanted += weft_sheet_has (sheet, file->values, i);
   }
-  /* Fields that bundled files may leave out: measured seconds; in files of rail fabrics also the
-   * fabric kind, because rails are the default, and SHARP, because users enable it. */
+  /* A bundled topology file gives every field except measured seconds. A file of a rail fabric may
+   * also omit the kind of fabric (rails are the default) and SHARP (which users enable). */
   if (sheet == &weft_cluster_sheet)
     given += file->values[WEFT_CLUSTER_fabric_kind].i == WEFT_FABRIC_RAILS ? 3 : 1;
   assert_int_equal (given, wanted);
@@ -123,7 +123,7 @@ every_bundled_number_is_given_with_its_source (void **state)
 static void
 the_data_sheets_are_met (void **state)
 {
-  /* NVIDIA data sheets: rates without sparsity, bandwidths in one direction. */
+  /* Figures of NVIDIA's data sheets: rates without sparsity, bandwidths in one direction. */
   static const struct {
     const char *name;
     double bf16, memory_bandwidth, intra, nic;
@@ -305,7 +305,7 @@ message_of (const char *from, const char *to)
   return g_strdup (error->message + strlen (path));
 }
 
-/* Number of the line of dgx-h100.ini that starts with `key`. */
+/* Returns the number of the line of dgx-h100.ini that starts with `key`. */
 static unsigned
 line_of (const char *key)
 {
@@ -614,8 +614,9 @@ a_base_that_is_unknown_or_builds_on_its_file_is_refused (void **state)
   remove_stacks (folder, text, G_N_ELEMENTS (text));
 }
 
-/* A chain of stack files, each the base of the one before. A release states only what differs
- * from its base: here the wrappers that it has, and whether a step waits for the host. */
+/* A chain of stack files, each of which is the base of the next. The file of a release states only
+ * what differs from its base: here the data-parallel wrappers that it has, and whether a step waits
+ * for the host. */
 static void
 releases_state_only_what_differs (void **state)
 {

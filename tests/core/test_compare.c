@@ -21,7 +21,7 @@ static const char *const pipeline[] = { "--model",
                                         "true",
                                         NULL };
 
-/* The same model and GPUs as `pipeline`, without a pipeline. */
+/* The job of `pipeline` (same model and GPUs) without pipeline parallelism. */
 static const char *const flat[] = { "--model",  "gpt2-nano",           "--topology",
                                     "dgx-h100", "--global-batch-size", "16",
                                     NULL };
@@ -144,7 +144,7 @@ a_timeline_comes_back_bit_for_bit (void **state)
   for (unsigned i = 0; i < 4; i++) {
     struct step s = make_step (pipeline, &weft_exec_sim, i & 1);
     g_autofree char *path = in_folder (names[i / 2]);
-    /* as if op 3 of the first role had not run */
+    /* op 3 of the first role gets no times, like an op that did not run */
     s.timeline->begin[0][3] = s.timeline->end[0][3] = NAN;
     save (&s, path);
     struct step again = load (path);
@@ -169,7 +169,8 @@ the_name_says_whether_a_file_is_compressed (void **state)
   assert_true (g_str_has_prefix (text, "{\"schema\":\"weft.timeline/1\","));
   assert_memory_equal (gzip, "\x1f\x8b", 2);
   g_autofree char *other = in_folder ("renamed.json");
-  assert_int_equal (g_rename (packed, other), 0); /* a gzip file is recognised by its content */
+  /* A gzip file needs no suffix: the reader recognises it by its content. */
+  assert_int_equal (g_rename (packed, other), 0);
   struct step again = load (other);
   assert_same_step (&s, &again);
   step_free (&again);
@@ -231,7 +232,7 @@ refused (const char *text, gssize length, const char *part)
     fail_msg ("found \"%s\", wanted \"%s\"", error->message, part);
 }
 
-/* A copy of `text` with the first `from` replaced by `to`. */
+/* Returns a copy of `text` in which the first `from` is replaced by `to`. */
 static char *
 changed (const char *text, const char *from, const char *to)
 {
@@ -401,7 +402,9 @@ folded_and_unfolded_runs_share_every_op (void **state)
     assert_int_equal (c->n_only[WEFT_COMPARE_B], 0);
     assert_int_equal (c->n_joined, b.timeline->n_ops);
     assert_int_equal (c->n_ranks[WEFT_COMPARE_A], 8);
-    if (i / 2 == i % 2) /* the same executor on both sides: folding must not change a time */
+    /* Both sides were simulated by one executor, one of them folded. Folding must not change any
+     * time. */
+    if (i / 2 == i % 2)
       assert_int_equal (c->worst->len, 0);
     step_free (&a);
     step_free (&b);
@@ -480,7 +483,8 @@ the_rank_that_differs_most_is_named (void **state)
 
   (void) state;
   assert_int_equal (b.timeline->rank[5], 5);
-  b.timeline->end[5][7] += 1; /* rank 5 is the second replica of stage 2; its op 7 ends later */
+  /* Timeline B: op 7 of rank 5 (the second replica of stage 2) ends one second later. */
+  b.timeline->end[5][7] += 1;
   g_autoptr (weft_compare) c = compare (&a, &b);
   const struct weft_compare_op *worst = &g_array_index (c->worst, struct weft_compare_op, 0);
   assert_int_equal (c->worst->len, 1);
@@ -499,7 +503,7 @@ an_op_that_ran_on_one_side_only_is_counted_there (void **state)
 
   (void) state;
   b.timeline->begin[0][4] = b.timeline->end[0][4] = NAN;
-  /* side A is folded: this row stands for both ranks of stage 3 */
+  /* Side A is folded: row 3 of its timeline stands for both ranks of stage 3. */
   a.timeline->begin[3][2] = a.timeline->end[3][2] = NAN;
   g_autoptr (weft_compare) c = compare (&a, &b);
   assert_int_equal (c->n_only[WEFT_COMPARE_A], 1);
@@ -509,8 +513,8 @@ an_op_that_ran_on_one_side_only_is_counted_there (void **state)
   step_free (&b);
 }
 
-/* Timeline B contains only ranks 0 to 2, as if it had been measured by one process of the job.
- * Only the ops of these ranks are compared. */
+/* Timeline B contains only ranks 0 to 2, as if one process of the job had measured it. weft compare
+ * joins only the ops of these ranks. */
 static void
 only_ranks_that_both_watched_are_joined (void **state)
 {
@@ -519,7 +523,8 @@ only_ranks_that_both_watched_are_joined (void **state)
   uint32_t all = b.timeline->n;
 
   (void) state;
-  b.timeline->n = 3; /* ranks 0 to 2 are all ranks of stage 0 and half of those of stage 1 */
+  /* Ranks 0 to 2 are both ranks of stage 0 and one of the two ranks of stage 1. */
+  b.timeline->n = 3;
   g_autoptr (weft_compare) c = compare (&a, &b);
   assert_int_equal (c->n_ranks[WEFT_COMPARE_A], 3);
   assert_int_equal (c->n_joined, 2 * n_op (&b, 0) + n_op (&b, 2));
@@ -540,7 +545,7 @@ three_ops (void)
   g_autoptr (weft_builder) b = weft_builder_new (0, 1);
 
   uint32_t kernel = made_kernel (b, 5);
-  uint32_t copy = made_copy (b, WEFT_OP_COPY_IN, 400000); /* 400,000 bytes take 4 us */
+  uint32_t copy = made_copy (b, WEFT_OP_COPY_IN, 400000); /* copying 400,000 bytes takes 4 us */
   weft_build_dep (b, kernel);
   made_kernel (b, 7);
   weft_build_dep (b, copy);
@@ -566,7 +571,7 @@ a_wait_is_what_passes_after_lane_and_dependencies_are_free (void **state)
   a.timeline = made_run_with (&weft_exec_clock, a.plan, "");
   b.timeline = made_run_with (&weft_exec_clock, a.plan, "");
   assert_near (a.timeline->begin[0][2], 9 * MADE_US);
-  /* the kernel begins 3 us after its dependencies have ended */
+  /* In timeline B the kernel begins 3 us after its last dependency has ended. */
   b.timeline->begin[0][2] += 3 * MADE_US;
   b.timeline->end[0][2] += 3 * MADE_US;
   g_autoptr (weft_compare) c = compare (&a, &b);
@@ -577,8 +582,8 @@ a_wait_is_what_passes_after_lane_and_dependencies_are_free (void **state)
   step_free (&a);
 }
 
-/* Every stage but the first begins with a receive. The receive waits while earlier stages
- * compute; this time must count as its wait, not as its duration. */
+/* Every stage except the first begins with a receive. While earlier stages compute, the receive
+ * waits; the comparison must count this time as wait and not as duration of the receive. */
 static void
 a_receive_waits_for_its_sender (void **state)
 {

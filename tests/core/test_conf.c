@@ -25,7 +25,7 @@ assert_entry (const weft_conf *conf, unsigned i, struct weft_conf_entry wanted)
   assert_int_equal (conf->entry[i].line, wanted.line);
 }
 
-/* Asserts that the text is refused, and that `message` is the whole error. */
+/* Asserts that the INI reader refuses `text`, and that `message` is the whole error. */
 static void
 assert_wrong (const char *text, gssize length, const char *message)
 {

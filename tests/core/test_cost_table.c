@@ -15,7 +15,8 @@ parse (const char *text)
   return table;
 }
 
-/* The formula by which the table scales prices in these tests: one second per element. */
+/* The cost formula of these tests, by which the cost table scales measured rows to other shapes:
+ * one second per element. */
 static double
 elements (const void *user, enum weft_op_kind kind, const struct weft_shape *shape, uint32_t ranks)
 {
@@ -137,8 +138,8 @@ a_file_that_is_not_there_is_named (void **state)
 
 /* ---------------------------------------------------------------------- lookup */
 
-/* Rows for 10 and 100 elements. The nearer row is chosen by ratio (40 is nearer to 100, 30 is
- * nearer to 10), and its price is scaled. */
+/* The cost table has rows for 10 and 100 elements. An op between two rows is scaled from the row
+ * that is nearer by ratio: 40 elements from the row of 100, 30 elements from the row of 10. */
 static void
 a_shape_between_two_follows_the_nearer_one (void **state)
 {
@@ -164,7 +165,8 @@ an_op_or_a_type_that_was_not_measured_has_no_price (void **state)
   assert_true (weft_cost_table_seconds (table, WEFT_OP_ADD, &bf16, 1, elements, NULL) < 0);
 }
 
-/* Rows for 1 and 4 ranks. By ratio, 3 ranks and 16 ranks are nearer to 4 than to 1. */
+/* The cost table has rows for 1 and 4 ranks. Collectives of 3 and of 16 ranks use the row for 4
+ * ranks, which is nearer by ratio. */
 static void
 the_nearest_number_of_ranks_speaks (void **state)
 {
@@ -177,8 +179,8 @@ the_nearest_number_of_ranks_speaks (void **state)
   assert_near (price (table, WEFT_OP_ADD, 20, 4), 14.0);
 }
 
-/* The number of ranks is matched before the shape: for 4 ranks, the row for 4 ranks counts,
- * although the row for 2 ranks has the nearer shape. */
+/* A collective of 4 ranks is priced by the row for 4 ranks, although the row for 2 ranks has the
+ * nearer shape: the number of ranks is matched before the shape. */
 static void
 ranks_come_before_shape (void **state)
 {

@@ -65,7 +65,7 @@ row_of (const weft_explain *e, enum weft_explain_topic topic, const char *what)
   return NULL;
 }
 
-/* The sum of all rows of a section, except rows that are subtotals. */
+/* The sum of all rows of one section of `weft explain`, without the rows that are subtotals. */
 static double
 total (const weft_explain *e, enum weft_explain_topic topic)
 {
@@ -168,8 +168,8 @@ the_step_is_the_sum_of_its_parts (void **state)
   each_role_of_each_job (check_step);
 }
 
-/* Every tensor of the model is on one stage. Exception: a tied embedding is on the first stage
- * and the last. */
+/* Every tensor of the model belongs to one pipeline stage, except a tied embedding, which belongs
+ * to the first and the last stage. */
 static void
 stages_hold_the_parameters_of_the_model (void **state)
 {
@@ -226,8 +226,8 @@ one_replica_has_no_levels_and_one_stage_no_bubble (void **state)
 
 /* ------------------------------------------------------------------ by hand */
 
-/* Job 3: gpt2-nano on 4 pipeline stages, one replica, 8 microbatches. The printed formulas must
- * contain the numbers of this job. */
+/* The formulas that weft explain prints contain the numbers of the job, here gpt2-nano on 4
+ * pipeline stages, one replica, 8 microbatches (jobs[3]). */
 static void
 formulas_carry_the_numbers_of_the_job (void **state)
 {

@@ -6,8 +6,8 @@
 #include "tests/made/own.h"
 #include "tests/runner/runner.h"
 
-/* A tied embedding, two layers of a matrix and a bias each, and a norm. The matrices of the
- * layers are in buffer 1, all other tensors in buffer 0. */
+/* Parameters of the test's model: a tied embedding, two layers of a matrix and a bias each, and a
+ * norm. The layers' matrices are in flat buffer 1, all other parameters in flat buffer 0. */
 static const struct weft_layout_param model[] = {
   { 1000, TRUE, WEFT_NO_UNIT, 10, 0 },
   { 300, FALSE, 0, 10, 1 },
@@ -29,8 +29,8 @@ assert_buckets (const struct weft_layout *l, const struct weft_bucket *wanted, u
   }
 }
 
-/* Groups buckets into launches. `wanted`: the buckets of each launch, followed by a bar, such as
- * "0 1 | 2 | ". */
+/* Asserts which buckets are launched together. `wanted` lists the bucket numbers of each launch,
+ * and ends each launch with a bar: "0 1 | 2 | ". */
 static void
 assert_groups (struct weft_layout *l, enum weft_launch launch, const char *wanted)
 {
@@ -118,8 +118,8 @@ the_buckets_of_a_unit_go_together_whatever_buffers_they_are_in (void **state)
 
 #define TOGETHER "--disable-bucketing", "true"
 
-/* With disable_bucketing, the tied embedding still has a bucket of its own; both buckets are
- * reduced in one launch, and gathered in one launch. */
+/* disable_bucketing: the tied embedding still has a bucket of its own, so there are two buckets.
+ * Both are reduced in one launch, and gathered in one launch. */
 static void
 disable_bucketing_launches_all_buckets_as_one (void **state)
 {
@@ -176,8 +176,8 @@ a_launch_takes_as_long_as_one_collective_of_all_its_bytes (void **state)
   }
 }
 
-/* With fp32 accumulation, each rank sums its part of a bucket itself, after an all-to-all. Such
- * buckets are not launched together. */
+/* With reduce_scatter_with_fp32_accumulation, each rank sums its part of a bucket itself, after an
+ * all-to-all. The buckets of a layer are then not launched together. */
 static void
 sums_at_the_owner_stay_by_themselves (void **state)
 {

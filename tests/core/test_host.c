@@ -1,5 +1,5 @@
-/* Times at which a host issues the ops of its rank: launch-bound steps against closed formulas,
- * and random jobs, which launch times must not make faster. */
+/* Times at which a host issues the ops of its rank: launch-bound steps must take as long as closed
+ * formulas say, and launch times must not make any random job faster. */
 #include "core/exec/exec.h"
 #include "core/report/report.h"
 #include "exec_sim/exec_sim.h"
@@ -34,7 +34,8 @@ seconds_on (const struct weft_exec_ops *machine, const weft_plan *plan, gboolean
   return t->seconds;
 }
 
-/* Step seconds of the simulator; asserts that the clock executor returns the same seconds. */
+/* Returns the simulated seconds of a step, and asserts that the clock executor returns the same
+ * seconds. */
 static double
 seconds_of (const weft_plan *plan, gboolean graph)
 {
@@ -112,7 +113,7 @@ the_framework_takes_time_around_each_launch (void **state)
     enum weft_op_kind kind;
     enum weft_phase phase;
     uint16_t layer;
-    double framework; /* microseconds of framework time, on a host of speed 1 */
+    double framework; /* microseconds of framework time per op, on a host of speed 1 */
   } row[] = {
     { WEFT_OP_EMBED, WEFT_PHASE_FORWARD, WEFT_NO_LAYER, 1 },
     { WEFT_OP_NORM, WEFT_PHASE_FORWARD, 0, 1 + 300 + 10 },
@@ -166,8 +167,9 @@ a_graph_takes_the_launches_away (void **state)
   assert_near (chain (0, tiny, 10, 1, TRUE), 10 * US);
 }
 
-/* The host issues the next step while the device runs this one, so a predicted step is the time
- * that one more step adds to a long program (`step`), not the time of a single step (`alone`). */
+/* While the device runs one step, the host already issues the next one. So the predicted step time
+ * is the time that one more step adds to many steps (`step`). A single step may take longer
+ * (`alone`), because its first launches overlap with no kernel. */
 static void
 the_next_step_is_issued_while_this_one_runs (void **state)
 {
@@ -193,7 +195,8 @@ the_next_step_is_issued_while_this_one_runs (void **state)
   }
 }
 
-/* Two stages: the second receives twice, and runs two kernels after each receive. */
+/* A plan of two pipeline stages. The second stage receives two microbatches, and runs two kernels
+ * after each receive. */
 static weft_plan *
 exchange_plan (const struct weft_job *job)
 {
@@ -264,8 +267,8 @@ parts_of_ranks_are_copied_one_by_one (void **state)
   }
 }
 
-/* With batch_p2p_sync, the host waits for each receive, so the next kernel begins a launch time
- * after the data have arrived. Without it, the kernel begins at once. */
+/* With batch_p2p_sync, the host waits for each receive, so the next kernel begins one launch time
+ * after the data have arrived. Without batch_p2p_sync, the next kernel begins at once. */
 static void
 batch_p2p_sync_shows_a_launch_after_each_exchange (void **state)
 {
@@ -289,8 +292,8 @@ batch_p2p_sync_shows_a_launch_after_each_exchange (void **state)
   assert_near (t->begin[1][1], t->end[1][0]);
 }
 
-/* Ten kernels; then an op whose result the host waits for (`reads`: a copy of a scalar, a timer
- * or the clip factor of the gradient norm); then ten more kernels. */
+/* A plan with ten kernels, an op whose result the host reads (`reads`: a copy of a scalar, a timer
+ * or the clip factor of the gradient norm), and ten more kernels. */
 static weft_plan *
 reading_plan (const struct weft_job *job, enum weft_op_kind reads)
 {
@@ -371,7 +374,8 @@ counts_of_experts_stop_all_hosts (void **state)
         copy = op;
       if (kind == weft_op_even (kind) || copy == WEFT_NO_OP)
         continue;
-      /* the exchange waits for the counts; the kernel before it does not */
+      /* The exchange of expert rows waits for the copy of the counts to the host. The kernel before
+       * the exchange does not wait. */
       assert_true (waits_for (host, op, copy) && !waits_for (host, op - 1, copy));
       copy = WEFT_NO_OP;
       layers++;
@@ -421,9 +425,10 @@ gathers_of_sharded_weights_wait_for_the_device (void **state)
     }
 }
 
-/* The host waits for the gradient norm, and then issues the optimizer update while the device is
- * idle. At the end of the step the host is ahead by the duration of the update minus its launch
- * time: during an update of 100 us it issues the ten 1 us kernels of the next step. */
+/* The host waits for the gradient norm, and only then issues the optimizer update, while the device
+ * is idle. While the device runs the update of 100 us, the host issues the ten 1 us kernels of the
+ * next step. So at the end of the step the host is ahead by the duration of the update minus its
+ * launch time. */
 static void
 a_host_that_waits_runs_ahead_of_what_comes_behind (void **state)
 {

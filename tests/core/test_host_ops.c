@@ -22,7 +22,8 @@ add_buffer (weft_builder *b, enum weft_pool pool, uint64_t n, gboolean permanent
   return weft_build_buf (b, &row);
 }
 
-/* Adds a copy of n elements; `first` is the first element in the device buffer. */
+/* Adds a copy of n elements between host and device. `first`: position of the first copied element
+ * in the device buffer. */
 static uint32_t
 add_copy (weft_builder *b, enum weft_op_kind kind, uint32_t from, uint32_t to, uint64_t n,
           uint64_t first)
@@ -130,7 +131,7 @@ each_side_of_the_host_link_is_reached_by_its_own_lanes (void **state)
     enum weft_op_kind kind;
     enum weft_lane lane;
     enum weft_pool first, second;
-    const char *wanted; /* part of the message; NULL: no error */
+    const char *wanted; /* part of the error message; NULL: the check accepts the op */
   } samples[] = {
     { WEFT_OP_TO_HOST, WEFT_LANE_D2H, WEFT_POOL_DEVICE, WEFT_POOL_HOST, NULL },
     { WEFT_OP_TO_HOST, WEFT_LANE_D2H, WEFT_POOL_SYMMETRIC, WEFT_POOL_HOST, NULL },
@@ -221,8 +222,8 @@ programs_with_host_memory_print_and_parse (void **state)
 
 /* -------------------------------------------------------------- simulated time */
 
-/* Seconds of a step in which every GPU runs one op of this kind. Asserts that a folded and an
- * unfolded simulation agree. */
+/* Simulated seconds of a step in which every GPU runs a single op of kind `kind`. Asserts that the
+ * folded and the unfolded simulation agree. */
 static double
 seconds_of (const struct weft_cluster *cluster, enum weft_op_kind kind, uint64_t bytes)
 {
@@ -258,8 +259,8 @@ copies_share_a_pcie_switch_and_the_memory_of_their_node (void **state)
   }
 }
 
-/* Adam on the host reads and writes 28 bytes per element. The four ranks of a node share its
- * memory bandwidth; the ranks of the other node have their own. */
+/* Adam on the host reads and writes 28 bytes per element. The four ranks of the first node share
+ * the memory bandwidth of their node; so do the ranks of the second node. */
 static void
 adam_of_the_host_shares_the_memory_of_its_node (void **state)
 {

@@ -3,8 +3,8 @@
 #include "core/program/layout.h"
 #include "tests/runner/runner.h"
 
-/* A tied embedding, two layers of a weight and a bias each, and a norm, in the order of
- * registration. */
+/* Parameters of the test's model in the order of registration: a tied embedding, two layers of a
+ * weight and a bias each, and a norm. */
 static const struct weft_layout_param model[] = {
   { 1000, TRUE }, { 300, FALSE }, { 10, FALSE }, { 300, FALSE }, { 10, FALSE }, { 7, FALSE },
 };
@@ -68,7 +68,7 @@ plain_buckets_have_no_gaps_and_no_rule_for_the_tied_embedding (void **state)
                                          .n_bucket = 2 });
 }
 
-/* Without a bucket threshold, the tied embedding still closes a bucket. The padding before it
+/* Without bucket_size, the tied embedding still closes a bucket. The padding before the embedding
  * belongs to this bucket, which therefore has 832 elements instead of 812. */
 static void
 the_tied_embedding_closes_a_bucket_that_has_no_threshold (void **state)
@@ -157,7 +157,7 @@ the_default_threshold_is_forty_million_or_a_million_a_rank (void **state)
   assert_int_equal (weft_layout_default_threshold (16384), UINT64_C (16384000000));
 }
 
-/* A random list of parameters, with the rule by which they are laid out. */
+/* Random parameters, and the random rule by which they are laid out in flat buffers. */
 struct draw {
   struct weft_layout_param param[40];
   uint32_t n;
@@ -182,8 +182,8 @@ draw_make (struct draw *d, GRand *random)
   weft_layout_init (&d->layout, &d->rule, d->param, d->n);
 }
 
-/* Checks that parameters are in reverse order, do not overlap, and do not cross the end of a
- * bucket. */
+/* Asserts that the flat buffer holds the parameters in reverse order of registration, without
+ * overlap, and that no parameter crosses the end of a bucket. */
 static void
 assert_places (const struct draw *d)
 {
@@ -224,7 +224,8 @@ assert_tiles (const struct draw *d)
     assert_int_equal (length % d->rule.group, 0);
     assert_int_equal (length % 128, 0);
     assert_int_equal (length % (d->rule.high_busbw ? 65536 : 1), 0);
-    /* padding is less than the product of the two alignments */
+    /* A bucket's padding is less than the product of its two alignments: number of ranks, and 128
+     * or 65536 elements. */
     assert_true (length - bucket->unpadded <
                  (uint64_t) d->rule.group * (d->rule.high_busbw ? 65536 : 128));
   }
@@ -277,8 +278,8 @@ random_parameters_obey_every_rule (void **state)
 
 /* ------------------------------------------------------------------- units */
 
-/* Expected layout. Per tensor: its start and its bucket. Per bucket: its end before and after
- * padding. */
+/* Expected layout of flat buffers: start and bucket of each tensor; end of each bucket before and
+ * after padding. */
 struct units_wanted {
   uint64_t start[10], bucket[10];
   uint64_t unpadded[6], end[6];
@@ -306,11 +307,11 @@ assert_units (struct weft_layout_rule rule, const struct weft_layout_param *para
   weft_layout_release (&layout);
 }
 
-/* A tied embedding of 10 rows of 4 elements; two layers of a norm, a matrix of 6 rows of 4 and
- * one of 4 rows of 6; then a norm, a head of 10 rows of 4, and a bias. Each layer has 52
- * elements, padded to 72 = 3 x 2 ranks x lcm (1, 4, 6). Norm and head have 44 elements, padded
- * to 48 = 6 x 2 x 4; so bucket_size 44 closes their bucket before the bias, and bucket_size 45
- * does not. */
+/* The test's model: a tied embedding of 10 rows of 4 elements; two layers of a norm, a matrix of 6
+ * rows of 4 and one of 4 rows of 6; then a norm, a head of 10 rows of 4, and a bias. Each layer has
+ * 52 elements, padded to 72 = 3 x 2 ranks x lcm (1, 4, 6). Norm and head have 44 elements, padded
+ * to 48 = 6 x 2 x 4; so bucket_size 44 closes their bucket before the bias, and bucket_size 45 does
+ * not. */
 static void
 layers_are_units_and_bucket_size_cuts_the_rest (void **state)
 {

@@ -71,7 +71,8 @@ top_of (const weft_program *p)
   return top;
 }
 
-/* Freezes the program and plans its memory in `most` bytes. Checks the plan and the arena size. */
+/* Freezes the program and plans its memory for an arena of at most `most` bytes. Checks the
+ * addresses, and that the planned bytes end where the last buffer ends. */
 static weft_program *
 plan_in (weft_builder *b, const double *seconds, uint64_t most, struct weft_memory *memory)
 {
@@ -111,8 +112,8 @@ a_buffer_takes_the_bytes_of_one_that_is_gone (void **state)
   assert_int_equal (memory.n_reuse_deps, 0);
 }
 
-/* Buffers that are freed leave holes of 4, 2 and 3 units between buffers that stay live. Each
- * new buffer must use the smallest hole that is large enough. */
+/* Buffers that end leave holes of 4, 2 and 3 units in the arena. The memory plan must place each
+ * new buffer in the smallest hole that is large enough. */
 static void
 the_smallest_hole_that_fits_is_taken (void **state)
 {
@@ -152,7 +153,7 @@ neighbours_that_are_gone_make_one_hole (void **state)
   for (int i = 0; i < 4; i++)
     writes (b, x[i] = buffer (b, UNIT));
   for (int i = 0; i < 3; i++)
-    reads (b, x[(i * 2) % 3]); /* last uses in the order x[0], x[2], x[1] */
+    reads (b, x[(i * 2) % 3]); /* the last reads: x[0], x[2], then x[1] */
   writes (b, large = buffer (b, 3 * UNIT));
   reads (b, large);
   reads (b, x[3]);
@@ -205,8 +206,8 @@ permanent_buffers_share_with_nobody (void **state)
 
 /* ------------------------------------------------------------- between lanes */
 
-/* Computes begin and end of the launch group that starts with `op`. Returns whether they became
- * later. */
+/* Computes begin and end of the launch group that starts with `op`. Returns whether any of these
+ * times became later. */
 static gboolean
 place_group (const weft_program *p, uint32_t op, const double *seconds, double *begin, double *end)
 {
@@ -310,7 +311,8 @@ what_does_not_fit_waits_for_transfers (void **state)
 {
   enum { N = 12, COPY = 3 };
   double seconds[2 * N], begin[2 * N];
-  uint64_t free = 0; /* bytes of the plan without a limit, in which no kernel waits for memory */
+  /* bytes of the plan without a memory limit; no kernel waits for memory there */
+  uint64_t free = 0;
 
   (void) state;
   for (uint32_t i = 0; i < 2 * N; i++)
@@ -324,14 +326,15 @@ what_does_not_fit_waits_for_transfers (void **state)
       copies_out (b, x);
     }
     g_autoptr (weft_program) p = plan_in (b, seconds, room * UNIT, &memory);
-    /* room for one buffer: kernels and copies alternate */
+    /* If only one buffer fits into the memory, kernels and copies alternate. */
     double alone = room == 1 ? N * (1 + COPY) : 1 + N * COPY;
     assert_float_equal (schedule (p, seconds, begin), alone, 1e-12);
     assert_in_range (memory.planned[WEFT_POOL_DEVICE], UNIT, (room ? room : N) * UNIT);
     assert_int_equal (memory.live[WEFT_POOL_DEVICE], UNIT);
     free = room ? free : memory.planned[WEFT_POOL_DEVICE];
     assert_int_equal (memory.n_wait > 0, room > 0 && room * UNIT < free);
-    /* a kernel may wait only for the copy of an earlier buffer */
+    /* A memory wait is valid only if a kernel (even op) waits for the copy (odd op) of an earlier
+     * buffer. */
     for (uint32_t i = 0; i < memory.n_wait; i++)
       assert_true (memory.wait[i].op % 2 == 0 && memory.wait[i].on % 2 == 1 &&
                    memory.wait[i].on < memory.wait[i].op);
@@ -366,8 +369,8 @@ members_of_one_group_never_share (void **state)
 }
 
 /* A send is launched together with a receive, which waits for a kernel of ten seconds. The sent
- * buffer is free only when both have ended, so the next buffer must not wait for it and gets
- * other memory. */
+ * buffer is free only when both transfers have ended. So the next buffer must get other memory, and
+ * its op must not wait. */
 static void
 a_group_is_as_late_as_its_last_member (void **state)
 {
@@ -488,8 +491,8 @@ random_lifetimes_leave_few_gaps (void **state)
   assert_true (sum / 100 < 1.25);
 }
 
-/* Checks that the dependencies that the memory plan has added delay no op (`bare`: the program
- * without them). Returns their number. */
+/* Checks that the dependencies which the memory plan has added delay no op. `bare`: the program
+ * without these dependencies. Returns their number. */
 static uint32_t
 assert_no_delay (const weft_program *bare, const weft_program *planned, const double *seconds)
 {
@@ -554,8 +557,8 @@ sharing_in_real_steps_delays_no_op (void **state)
 
 /* -------------------------------------------------------------- model states */
 
-/* n_trained: elements of all parameters of a role. n_flat: elements of its flat buffer, which
- * may have gaps between parameters. */
+/* Elements of all parameters of a role. n_flat() returns the elements of the role's flat buffer,
+ * which may have gaps between parameters. */
 static uint64_t
 n_trained (const weft_program *p)
 {
@@ -580,14 +583,15 @@ state_bytes (const struct weft_memory *m)
 }
 
 /* Bytes of weights, gradients and optimizer state per parameter. `all`: on every rank; `split`:
- * shared among the replicas by the distributed optimizer. */
+ * divided among the replicas by the distributed optimizer. */
 static const struct states {
   const char *words;
   uint32_t all, split;
 } states[] = {
-  /* 4: fp32 master weight; 8: two moments */
+  /* 4 bytes: fp32 master weight; 8 bytes: two fp32 moments */
   { "precision=bf16 grad_reduce_in_fp32=true", 2 + 4, 4 + 8 },
-  { "precision=bf16", 2 + 2, 4 + 4 + 8 }, /* the fp32 copy of the gradients is sharded too */
+  /* the optimizer shards include an fp32 copy of the gradients */
+  { "precision=bf16", 2 + 2, 4 + 4 + 8 },
   { "precision=fp16", 2 + 2, 4 + 4 + 8 },
   { "precision=fp32", 4 + 4, 8 },
 };
@@ -653,7 +657,7 @@ the_distributed_optimizer_splits_all_but_weights_and_gradients (void **state)
     for (uint32_t role = 0; role < all->n_roles; role++) {
       const weft_program *p = all->role[role];
       uint64_t replicas = all->mesh.dp, padding = n_flat (p) - n_trained (p);
-      /* bytes per parameter, summed over all replicas */
+      /* bytes of weights, gradients and optimizer state per parameter, summed over all replicas */
       uint64_t share = s->all * replicas + s->split;
       assert_gaps (p, replicas, wide);
       assert_int_equal (replicas * state_bytes (&all->memory[role]) - share * padding,
@@ -687,7 +691,8 @@ saved_bytes (const weft_program *p, uint32_t layer, uint32_t micro)
   return bytes;
 }
 
-/* Hidden size 64 = 8 heads of 8; MLP width 192, so f/h = 3; s = 32, b = 3. */
+/* The layer of these tests: hidden size h = 64 = 8 heads of 8; MLP width f = 192 = 3 h; sequence
+ * length s = 32; microbatch size b = 3. */
 #define LAYER_WORDS                                                                                \
   "num_layers=8 hidden_size=64 num_attention_heads=8 ffn_hidden_size=192 vocab_size=100 "          \
   "seq_length=32 micro_batch_size=3 topology=dgx-h100 gpus=2 "
@@ -728,8 +733,9 @@ a_layer_keeps_what_the_formula_says (void **state)
   }
 }
 
-/* Full recompute keeps only the input of each block of N layers, 2 X. With the method "block",
- * only the first N layers of a stage are recomputed; the others keep all activations. */
+/* Full recompute keeps only the input of each block of N layers, 2 X. With recompute_method =
+ * block, only the first N layers of a stage are recomputed; the other layers keep all
+ * activations. */
 static void
 full_recompute_keeps_the_input_of_a_block (void **state)
 {

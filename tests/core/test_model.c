@@ -6,15 +6,16 @@
 #include <math.h>
 #include <string.h>
 
-/* Published parameter counts. An exact count (`close` is 0) is that of the tensors in the
- * published weight files. A rounded count of a paper or model card is met within `close`;
- * another test below checks the exact number. OUTSIDE: the published active parameters exclude
- * the embedding. */
+/* Published parameter counts. If `close` is 0, Weft must count exactly the parameters of the
+ * published weight files. Otherwise the publication (paper or model card) rounds, and Weft's count
+ * must agree within `close`; another test checks the exact number. OUTSIDE: the published number of
+ * active parameters does not include the embedding. */
 enum counted { ALL, OUTSIDE };
 static const struct {
   const char *name;
-  double parameters, close; /* largest relative error; 0: the count is exact */
-  double active;            /* published active parameters; 0: all parameters */
+  double parameters, close; /* largest relative error of Weft's count; 0: the count must be exact */
+  /* published number of active parameters; 0: the model has no inactive parameters */
+  double active;
   double active_close;
   enum counted embedding;
 } published[] = {
@@ -32,13 +33,14 @@ static const struct {
   { "llama3-8b", 8030261248, 0, 0, 0, ALL },
   { "llama3-70b", 70553706496, 0, 0, 0, ALL },
   { "llama3.1-405b", 405853388800, 0, 0, 0, ALL },
-  { "llama-4-maverick", 400e9, 0.002, 17e9, 0.015, ALL }, /* Meta's model card: 400B, 17B */
-  { "llama-4-scout", 109e9, 0.012, 17e9, 0.015, ALL },    /* 109B with vision, 17B */
+  /* Meta's model card states 400B parameters, 17B active */
+  { "llama-4-maverick", 400e9, 0.002, 17e9, 0.015, ALL },
+  { "llama-4-scout", 109e9, 0.012, 17e9, 0.015, ALL }, /* 109B with vision, 17B */
   { "qwen1.5-moe-a2.7b", 14315784192, 0, 2.7e9, 0.01, ALL },
   { "qwen2.5-0.5b", 494032768, 0, 0, 0, ALL },
   { "qwen2.5-1.5b", 1543714304, 0, 0, 0, ALL },
   { "qwen2.5-7b", 7615616512, 0, 0, 0, ALL },
-  /* the weight file also contains the tied head */
+  /* Qwen's weight file stores the tied head a second time, which Weft does not count */
   { "qwen3-0.6b", 751632384 - 151936 * 1024, 0, 0, 0, ALL },
   { "qwen3-1.7b", 2031739904 - 151936 * 2048, 0, 0, 0, ALL },
   { "qwen3-4b", 4022468096, 0, 0, 0, ALL },
@@ -55,8 +57,8 @@ static const struct {
   { "kimi-k2", 1.04e12, 0.015, 32.6e9, 0.01, ALL },        /* arXiv:2507.20534 table 2 */
   { "gpt-oss-20b", 20.91e9, 5e-4, 3.61e9, 1e-3, OUTSIDE }, /* arXiv:2508.10925 table 1 */
   { "gpt-oss-120b", 116.83e9, 5e-4, 5.13e9, 1e-3, OUTSIDE },
-  /* published: 314B, of which 25 % are active; counted: layers of 314.9e9, two of eight experts
-   * with attention are 26 % */
+  /* xAI publishes 314B parameters, 25 % of them active. Weft counts 314.9e9 in the layers; two of
+   * eight experts and attention make 26 % active. */
   { "grok-1-314b", 314e9, 0.006, 0.25 * 314e9, 0.07, ALL },
   { "gemma2-9b", 9241705984, 0, 0, 0, ALL },
   { "gemma3-1b", 999885952, 0, 0, 0, ALL },
@@ -111,10 +113,10 @@ parameter_counts_are_the_published_ones (void **state)
   }
 }
 
-/* The exact number of parameters of models whose published count is rounded. Three of the
- * numbers are also computed by hand from the shapes of the tensors: attention, router and
- * experts of each layer, norms, and embedding and head (vocabulary times hidden size; one tensor
- * in grok, which ties them). */
+/* Models whose published parameter count is rounded: Weft's count must be this exact number. For
+ * three models the number is also computed by hand from the shapes of the tensors: attention,
+ * router and experts of each layer, norms, and embedding and head (vocabulary times hidden size;
+ * one tensor in grok, which ties them). */
 static void
 counts_that_are_published_rounded_are_those_of_the_architecture (void **state)
 {
@@ -260,8 +262,8 @@ families_mean_what_their_files_do_not_say (void **state)
   assert_int_equal (deepseek.moe_router_score_function, WEFT_SCORE_SIGMOID);
 }
 
-/* Features in which other decoders differ from Llama: placement of norms, windows, soft caps,
- * biases ... */
+/* Decoder families differ from Llama in the placement of norms, windows, soft caps, biases ... Weft
+ * must set these features from each family's config.json. */
 static void
 decoders_have_the_traits_of_their_families (void **state)
 {
@@ -284,7 +286,7 @@ decoders_have_the_traits_of_their_families (void **state)
   assert_true (gemma3.attn_logit_softcapping == 0 && gemma3.final_logit_softcapping == 0);
   assert_int_equal (neox.residual, WEFT_RESIDUAL_PARALLEL);
   assert_true (neox.rotary_percent == 0.25 && neox.add_qkv_bias && neox.add_bias_linear);
-  assert_int_equal (neox.activation, WEFT_GELU); /* config.json says gelu_fast */
+  assert_int_equal (neox.activation, WEFT_GELU); /* from "gelu_fast" in config.json */
   assert_int_equal (olmo.norm_placement, WEFT_NORM_POST);
   assert_true (olmo.qk_layernorm && olmo.qk_layernorm_whole);
   assert_int_equal (opt.activation, WEFT_RELU);
@@ -297,8 +299,8 @@ decoders_have_the_traits_of_their_families (void **state)
     assert_true (weft_model_layer_has_rope (&smol, layer) == (layer % 4 != 3));
 }
 
-/* Routers of MoE families: config.json must set the flags of Megatron-Core that do what the
- * family's modelling code does. */
+/* Routers of MoE families: config.json must set those flags of Megatron-Core that do what the
+ * routing code of the family in Hugging Face does. */
 static void
 routers_are_those_of_their_families (void **state)
 {
@@ -511,7 +513,7 @@ stretched_positions_are_read_in_old_and_new_spelling (void **state)
   assert_int_equal (load ("llama3.1-405b").rotary_scaling, WEFT_ROTARY_LLAMA3);
 }
 
-/* A file with an unknown rule for rotary frequencies loads, because plans do not need the
+/* A config.json with an unknown rule for rotary frequencies loads, because plans do not need the
  * frequencies. The model is marked, so that training refuses it. */
 static void
 a_rule_that_is_not_known_loads_and_is_marked (void **state)
@@ -679,7 +681,8 @@ bombs_and_raw_bytes_are_refused_not_parsed (void **state)
   refused ("\"\\", 2, "wanted a closing quote");
 }
 
-/* Every prefix of a file, and the file with any byte replaced, gives a model or an error. */
+/* Parses every prefix of a config.json, and the file with any byte replaced: each gives a model or
+ * an error. */
 static void
 damaged_files_never_crash (void **state)
 {
@@ -755,10 +758,10 @@ experts_begin_after_the_dense_layers_and_come_every_nth (void **state)
   assert_true (weft_model_layer_is_moe (&model, 61) == weft_model_layer_is_moe (&model, 60));
 }
 
-/* Tensors of DeepSeek-V3 against the bytes of its weight files. DeepSeek states 671 billion
- * parameters without the prediction layer; the files with it take 688,574,839,360 bytes: fp8
- * matrices; bf16 embedding and head (twice), routers, joint projection and norms; one fp32 scale
- * per block of 128 x 128. Both numbers must come out. */
+/* DeepSeek states 671 billion parameters without the prediction layer; the weight files with this
+ * layer take 688,574,839,360 bytes: fp8 matrices; bf16 embedding and head (twice), routers, joint
+ * projection and norms; one fp32 scale per block of 128 x 128. Weft's tensors must give both
+ * numbers. */
 static void
 the_prediction_layer_closes_the_published_size_of_deepseek_v3 (void **state)
 {
@@ -777,8 +780,8 @@ flops_follow_both_published_conventions (void **state)
 {
   union weft_model model = load ("gpt3-175b");
   double b = 1, s = 2048, L = 96, h = 12288, V = 50257;
-  /* arXiv:2104.04473, equation 3, without recompute (72 instead of 96) and with attention that
-   * is not causal */
+  /* FLOPs per step, arXiv:2104.04473, equation 3. The paper's factor 96 includes recompute; without
+   * recompute the factor is 72. Attention is counted without the causal mask. */
   double paper = 72 * b * s * L * h * h * (1 + s / (6 * h) + V / (12 * L * h));
 
   (void) state;
@@ -802,13 +805,13 @@ a_window_and_latent_widths_change_only_attention_flops (void **state)
   model.sliding_window = 4096;
   assert_true (fabs ((weft_model_flops_per_token (&model, TRUE) - n) / (full - n) - 0.75) < 1e-12);
   n = 6.0 * weft_model_matmul_parameters (&latent);
-  /* attention of 61 layers and one prediction layer */
+  /* attention FLOPs per token: 61 layers and one prediction layer with 128 heads, whose queries
+   * have width 192 and whose values have width 128 */
   double wanted = 3.0 * 62 * 128 * (192 + 128) * 163840;
   assert_true (fabs ((weft_model_flops_per_token (&latent, TRUE) - n) / wanted - 1) < 1e-9);
 }
 
-/* DeepSeek-V3 with one prediction layer: each weight of the layer's matmuls adds 6 FLOPs per
- * token. */
+/* A prediction layer in DeepSeek-V3: each weight of its matmuls adds 6 FLOPs per token. */
 static void
 products_of_a_prediction_layer_are_counted (void **state)
 {
@@ -828,8 +831,9 @@ products_of_a_prediction_layer_are_counted (void **state)
   assert_true (weft_model_parameters (&model) == weft_model_parameters (&without));
 }
 
-/* gpt-oss-20b with 4096 tokens. In the 12 layers with a window of 128, a query has on average 128 -
- * 2 keys, because the first 128 queries have fewer. In the 12 other layers it has half of 4096. */
+/* gpt-oss-20b with 4096 tokens. In 12 layers with a window of 128, a query has on average 128 - 2
+ * keys, because the first 128 queries have fewer keys. In the 12 other layers a query has on
+ * average half of 4096 keys. */
 static void
 windows_count_in_their_own_layers (void **state)
 {
@@ -841,15 +845,15 @@ windows_count_in_their_own_layers (void **state)
   keys = (weft_model_flops_per_token (&oss, TRUE) - 6.0 * weft_model_matmul_parameters (&oss)) /
          (6.0 * 64 * (64 + 64));
   assert_true (fabs (keys - 12 * (128 - 2) - 12 * 2048) < 1e-3);
-  scout.seq_length = 20000; /* attention in chunks: two of 8192 tokens, and one of 3616 */
+  /* chunked attention over 20000 tokens: two chunks of 8192 and one of 3616 */
+  scout.seq_length = 20000;
   keys = (weft_model_flops_per_token (&scout, TRUE) - 6.0 * weft_model_matmul_parameters (&scout)) /
          (6.0 * 40 * (128 + 128));
   double chunked = (2 * 8192.0 * 8192 + 3616.0 * 3616) / 2 / 20000;
   assert_true (fabs (keys - 36 * chunked - 12 * 10000) < 1e-2);
 }
 
-/* FLOPs of MoE models count only the experts that a token is routed to. Mixtral 8x7B, computed
- * by hand. */
+/* FLOPs of MoE models count only the experts that a token is routed to: Mixtral 8x7B by hand. */
 static void
 flops_count_the_experts_a_token_visits (void **state)
 {

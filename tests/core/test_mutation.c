@@ -41,7 +41,8 @@ static const char *const jobs[] = {
 
 /* ------------------------------------------------------------------- copies */
 
-/* A copy of `p` without op `gone`, the uses of this op, and the dependencies on it. */
+/* Returns a copy of `p` without op `gone`. The uses of buffers by this op and the dependencies on
+ * this op are removed too. */
 static weft_program *
 without_op (const weft_program *p, uint32_t gone)
 {
@@ -68,7 +69,7 @@ without_op (const weft_program *p, uint32_t gone)
 
 /* ------------------------------------- the judge: a slow and simple checker */
 
-/* A relation between ops: for every op, a set of ops as a row of bits. */
+/* A relation between ops: for every op, a set of ops, stored as a row of bits. */
 struct relation {
   uint32_t n, words;
   uint64_t *bits;
@@ -126,7 +127,7 @@ after (struct relation *known, const weft_program *p, uint32_t op, uint32_t dep)
     put (known, op, p->lane_ops[p->op[dep].lane][i]);
 }
 
-/* Records which ops have ended when `op` starts: the dependencies of its launch group, and
+/* Records which ops have ended when `op` starts: the dependencies of its launch group, and the
  * earlier ops of its lane. */
 static void
 learn (struct relation *known, const weft_program *p, uint32_t op)
@@ -150,7 +151,8 @@ find_known (const weft_program *p)
   size_t bytes = (size_t) known.n * known.words * sizeof (uint64_t);
   g_autofree uint64_t *before = g_malloc (bytes + 1);
 
-  /* A launch group waits for the dependencies of its later members too: repeat until no change. */
+  /* An op waits for the dependencies of all members of its launch group, including members with
+   * higher numbers. So the pass over the ops is repeated until no set changes. */
   do {
     memcpy (before, known.bits, bytes);
     for (uint32_t op = 0; op < p->n_op; op++)
@@ -220,7 +222,9 @@ ask_for_address (struct relation *asked, const weft_program *p, GPtrArray *all, 
   GArray *before = all->pdata[old], *then = all->pdata[new];
 
   if (p->buf[new].last < p->buf[old].first)
-    return TRUE; /* find_asked() calls this again with both buffers exchanged */
+    /* `new` ends before `old` begins: nothing to record. find_asked() calls ask_for_address() a
+     * second time with the two buffers exchanged. */
+    return TRUE;
   for (guint i = 0; i < before->len; i++)
     for (guint j = 0; j < then->len; j++)
       put (asked, g_array_index (then, struct access, j).op,
@@ -228,8 +232,8 @@ ask_for_address (struct relation *asked, const weft_program *p, GPtrArray *all, 
   return p->buf[old].last < p->buf[new].first;
 }
 
-/* Collects all required orders: bit a of row b is set if op a must have ended when op b starts.
- * FALSE: no order makes the program correct. */
+/* Collects the required order of every pair of ops: bit a of row b is set if op a must have ended
+ * when op b starts. Returns FALSE if no order makes the program correct. */
 static gboolean
 find_asked (const weft_program *p, struct relation *asked)
 {
@@ -341,11 +345,11 @@ assert_names (const char *message, const weft_program *p, uint32_t op)
 
 /* -------------------------------------------------------------------- edges */
 
-/* Dependencies that no pair of uses of a buffer requires. They model the order in which a
- * framework launches work, and change only times, not results; so removing one is harmless. */
+/* Dependencies that protect no buffer. They model the order in which a framework launches work, and
+ * change only times and no results, so removing one is harmless. */
 static const struct launch {
   enum weft_lane then, first;
-  gboolean sync; /* the dependency exists only with batch_p2p_sync */
+  gboolean sync; /* TRUE: programs have the dependency only with batch_p2p_sync */
   const char *why;
 } launches[] = {
   { WEFT_LANE_DP, WEFT_LANE_GPU, FALSE,
@@ -463,8 +467,8 @@ drop_each_write (const weft_plan *plan, uint32_t role, void *user)
   }
 }
 
-/* One mutant for each write: the write is dropped. The mutant is still correct if the buffer is
- * permanent, or is not read later. */
+/* Makes one mutant for each write, in which this write is missing. Such a mutant is still correct
+ * if the buffer is permanent, or if no op reads the buffer later. */
 static void
 a_write_that_is_dropped_leaves_its_reader_without (void **state)
 {
@@ -504,8 +508,8 @@ two_live_buffers_on_one_address_are_refused (void **state)
   assert_true (n.caught > 200);
 }
 
-/* Makes mutants in which a view begins at the start of its owner, or one element earlier than
- * before, so that it overlaps the view of another bucket. */
+/* Makes mutants in which a view begins at the start of the buffer that it is a part of, or one
+ * element earlier than before. The view then overlaps the view of another bucket. */
 static void
 shift_each_view (const weft_plan *plan, uint32_t role, void *user)
 {
@@ -537,7 +541,7 @@ a_view_that_is_shifted_into_a_bucket_under_way_races (void **state)
 
 /* -------------------------------------------------------------------- roles */
 
-/* Checks all roles of a plan, of which `instead` replaces one. */
+/* Checks all roles of a plan, where `instead` replaces the program of its role. */
 static gboolean
 roles_proved (const weft_plan *plan, weft_program *instead, GError **error)
 {

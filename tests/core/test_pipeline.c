@@ -29,8 +29,8 @@ grid_of (enum weft_schedule schedule, uint32_t n_ranks, uint32_t n_micro)
   return grid;
 }
 
-/* Times of the cells: a forward, and a backward, half of which is the input gradient and half
- * the weight gradient. */
+/* Times of the cells of a schedule: a forward, and a backward, of which the input gradient and the
+ * weight gradient take half each. */
 static struct weft_cell_times
 times (double forward, double backward)
 {
@@ -177,7 +177,8 @@ a_cell_starts_as_soon_as_what_it_needs_has_ended (void **state)
   start_free (grid, start);
 }
 
-/* The time at which a cell ends; for grids with one chunk and whole backward passes. */
+/* Returns the time at which a cell ends. Only for grids with one chunk per rank and whole backward
+ * passes. */
 static double
 end_of (const weft_grid *grid, double **start, struct weft_cell cell, uint32_t stage)
 {
@@ -279,9 +280,9 @@ a_pipeline_of_64_ranks_and_4096_microbatches_is_checked_whole (void **state)
   assert_true (weft_grid_replay (grid, times (1, 2), NULL) == (4096 + 63) * 3);
 }
 
-/* Interleaved 1F1B: two ranks with two chunks each, in groups of two microbatches. A chunk is
- * half of a stage: its forward takes 1/2 and its backward 1, where those of a whole stage take 1
- * and 2. The bubble is half of that without chunks. */
+/* Interleaved 1F1B: two ranks with two chunks each, in groups of two microbatches. A whole stage
+ * takes 1 in forward and 2 in backward, so a chunk takes 1/2 and 1. The bubble is half of the
+ * bubble without chunks. */
 static void
 chunks_of_one_rank_are_stages_of_their_own (void **state)
 {
@@ -336,7 +337,8 @@ a_backward_of_one_stage_may_be_split_and_that_of_the_next_whole (void **state)
   g_autoptr (weft_grid) grid = grid_read ("0F0 0B0\n1F0 1I0 1W0", 1, 1);
 
   assert_good (grid);
-  /* 0B0 waits only for 1I0, not for 1W0 */
+  /* The backward pass B of stage 0 waits for the input gradient 1I0 of stage 1, but not for the
+   * weight gradient 1W0. */
   assert_true (weft_grid_replay (grid, times (1, 2), NULL) == 5);
 }
 
@@ -377,8 +379,8 @@ a_backward_before_its_forward_never_starts (void **state)
                 "0W0 never starts: it waits for 0I0, which rank 0 runs after 0W0");
 }
 
-/* Ranks 0 and 1 wait for each other. Rank 2 waits for them, but the message must name a cell of
- * rank 0 or 1. */
+/* Ranks 0 and 1 wait for each other, and rank 2 waits for them. The error message must name a cell
+ * of rank 0 or 1. */
 static void
 a_circle_of_waits_names_one_of_its_own (void **state)
 {
@@ -387,8 +389,8 @@ a_circle_of_waits_names_one_of_its_own (void **state)
                 "0B0 never starts: it waits for 1B0, which rank 1 runs after 1F1");
 }
 
-/* Rank 0 runs 0B1 before 0B0, and waits for ranks 1 and 2, which wait for each other. The
- * message names a cell of rank 1 or 2, not of rank 0. */
+/* Rank 0 runs 0B1 before 0B0, and waits for ranks 1 and 2, which wait for each other. The error
+ * message must name a cell of rank 1 or 2, not of rank 0. */
 static void
 a_rank_that_waits_for_a_circle_is_not_blamed (void **state)
 {
@@ -449,8 +451,9 @@ any_cell_may_not_be_dropped_or_doubled (void **state)
   g_rand_free (random);
 }
 
-/* Whether all cells of a grid can run, found by sweeps over the ranks until no further cell can
- * start. weft_grid_check() must say the same for every order of cells. */
+/* Whether all cells of a grid can run: sweeps over the ranks and starts every cell whose
+ * predecessors have run, until no further cell can start. weft_grid_check() must agree for every
+ * order of cells. */
 static gboolean
 sweeps_through (const weft_grid *grid)
 {
@@ -501,7 +504,7 @@ shuffled_grids_pass_exactly_when_they_can_run (void **state)
     assert_true (good || strstr (error->message, " never starts: it waits for "));
     n_good += good;
   }
-  assert_in_range (n_good, 200, 1800); /* the random grids contain good and bad ones */
+  assert_in_range (n_good, 200, 1800); /* some random grids can run to the end, and some cannot */
   g_rand_free (random);
 }
 
@@ -531,8 +534,8 @@ the_picture_of_a_split_backward_has_capitals (void **state)
                                 "3 ...0a1b2c3dA4eB5fC6gD7hEFGH\n");
 }
 
-/* In a narrow picture a column stands for six slots, and shows the cell that runs in the middle
- * of the six. */
+/* The text picture of a schedule has fewer columns than slots if the terminal is narrow. Here a
+ * column stands for six slots, and shows the cell that runs in the middle of the six. */
 static void
 a_narrow_picture_samples_the_time (void **state)
 {
@@ -630,7 +633,7 @@ the_drawing_holds_every_cell_with_its_number (void **state)
   struct drawn seen = look (grid);
 
   assert_int_equal (seen.n_number, 4 * 16);
-  /* rectangles: cells, one per rank, and two in the legend */
+  /* the drawing has one rectangle per cell, one per rank, and two in the legend */
   assert_int_equal (seen.n_rect, 4 * 16 + 4 + 2);
 }
 
@@ -642,9 +645,8 @@ a_number_is_left_out_where_it_does_not_fit (void **state)
   g_autoptr (weft_grid) large = grid_of (WEFT_SCHEDULE_GPIPE, 16, 600);
   struct drawn seen = look (middle);
 
-  /* There are 8 ranks and 32 microbatches. The cell of a forward pass is wide enough for a
-   * microbatch number of one digit, so each rank shows the numbers 0 to 9. The cell of a backward
-   * pass is wider, and each rank shows all 32 numbers. */
+  /* 8 ranks, 32 microbatches. A forward cell has room for a number of one digit, so each rank shows
+   * 0 to 9. A backward cell is wider, so each rank shows all 32 numbers. */
   assert_int_equal (seen.n_number, 8 * (10 + 32));
   seen = look (large);
   assert_int_equal (seen.n_number, 0);
@@ -674,8 +676,8 @@ the_drawing_says_what_it_is (void **state)
   assert_null (strstr (svg, ">backward</text>"));
 }
 
-/* The drawing underlines overlapped pairs of cells. Cells of later chunks have a paler colour of
- * their phase. */
+/* In the SVG drawing of a schedule, overlapped pairs of cells are underlined, and cells of later
+ * chunks have a paler colour. */
 static void
 the_drawing_tells_chunks_and_pairs_apart (void **state)
 {
@@ -691,13 +693,13 @@ the_drawing_tells_chunks_and_pairs_apart (void **state)
     for (uint32_t i = 0; i < grid->n_cell[rank]; i++)
       n_pairs += grid->cell[rank][i].paired;
   assert_int_equal (g_strv_length (by_line) - 1, n_pairs);
-  assert_int_equal (g_strv_length (by_pale) - 1, 2 * 4); /* one pale cell per forward of chunk 1 */
+  assert_int_equal (g_strv_length (by_pale) - 1, 2 * 4); /* chunk 1 has one pale cell per forward */
   assert_non_null (strstr (svg, ">paler: later chunks</text>"));
   look (grid);
 }
 
-/* A rank with two chunks has two rows in the picture; each is blank while the rank runs the
- * other chunk. */
+/* In the text picture, a rank with two chunks has a row for each chunk. The row is blank while the
+ * rank runs the other chunk. */
 static void
 the_picture_has_a_row_for_each_stage_of_a_rank (void **state)
 {
@@ -730,7 +732,8 @@ uneven_stages_wait_for_transfers (void **state)
   /* A transfer takes 100. In 1F1B the first stage runs microbatch 2 only after the backward of
    * microbatch 0, so the step consists of two round trips: that of microbatch 0 and that of
    * microbatch 2. */
-  /* round trip of microbatch 0 */
+  /* Expected step time, in two parts: the round trip of microbatch 0 (first line) and that of
+   * microbatch 2 (second line). */
   assert_true (weft_grid_replay_uneven (grid, times, 100) == 1 + 100 + 30 + 100 + 2
                                                                  + 1 + 100 + 30 + 100 + 2);
 }

@@ -66,7 +66,7 @@ row (const struct fixture *f, const char *array, unsigned i)
   return json_array_get_object_element (json_object_get_array_member (f->object, array), i);
 }
 
-/* Asserts the value of a member; `wanted` is JSON text. */
+/* Asserts that a member of a JSON object has the value `wanted`, given as JSON text. */
 static void
 assert_member (JsonObject *object, const char *member, const char *wanted)
 {

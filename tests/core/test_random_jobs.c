@@ -16,13 +16,16 @@
 
 #define N_JOB (WEFT_ADDRESS_SANITIZER || WEFT_THREAD_SANITIZER ? 400 : 1400)
 #define SEED 20261121
-#define EXACT 1e-9 /* relative: sums of doubles in another order */
-#define DATE 1e-12 /* seconds; smaller differences count as none (exec_sim/bridge.cc) */
+/* largest relative difference of two sums of doubles that are added in different orders */
+#define EXACT 1e-9
+/* in seconds; the simulator treats smaller differences as 0 (exec_sim/bridge.cc) */
+#define DATE 1e-12
 
 struct sample {
   char *words;
   weft_plan *plan;
-  weft_timeline *clock, *sim; /* timelines of folded runs */
+  /* timelines of the folded simulations, by the executors clock and sim */
+  weft_timeline *clock, *sim;
 };
 
 struct samples {
@@ -70,7 +73,8 @@ draw (struct samples *all, struct sample *s, GRand *rand)
     if (weft_test_job (s->words, &job, &error))
       break;
     if (!strstr (error->message, "rule "))
-      fail_msg ("%s: %s", error->message, s->words); /* job last: messages are cut at 1024 bytes */
+      /* The job is printed last, because CMocka cuts a message at 1024 bytes. */
+      fail_msg ("%s: %s", error->message, s->words);
     g_free (s->words);
     all->filtered++;
   }
@@ -201,7 +205,8 @@ every_program_comes_back_from_its_text (void **state)
 
 /* ------------------------------------------------------------------- folding */
 
-/* Compares every rank of the unfolded run (`whole`) with its representative in the folded run. */
+/* Asserts that each rank of the unfolded simulation (`whole`) has the op times of its
+ * representative in the folded simulation. */
 static void
 compare_rows (const struct sample *s, const weft_timeline *whole, const weft_actors *actors)
 {
@@ -325,10 +330,10 @@ only_rings (const weft_plan *plan)
   return TRUE;
 }
 
-/* A collective simulated step by step has a latency in each round; as one flow, it has its whole
- * latency at the start. If no links are shared, both take the same time. A send that ends during
- * the initial latency may share links with rounds, but not with a flow; then the rounds are not
- * faster. */
+/* A collective that is simulated step by step has a latency in each round; a collective that is
+ * simulated as one flow has its whole latency at the start. Without shared links, both take the
+ * same time. Step by step is not faster if a send that ends during the initial latency shares links
+ * with the rounds. */
 static void
 rounds_take_as_long_as_a_flow_where_rings_are_alone (void **state)
 {
@@ -437,8 +442,8 @@ arenas_are_aligned_and_large_enough (void **state)
 
 /* --------------------------------------------------------------------- bytes */
 
-/* Checks the bytes and steps of a ring: n - 1 steps per round, k - 1 of them between the k
- * nodes. An all-reduce has two rounds. */
+/* Checks bytes and steps of a ring over n ranks on k nodes: n - 1 steps per round, k - 1 of them
+ * between nodes. An all-reduce has two rounds. */
 static void
 check_ring (const struct sample *s, const struct weft_coll_shape *shape,
             const struct weft_traffic *t, double rounds)
@@ -472,14 +477,14 @@ check_flows (const struct sample *s, uint32_t role, uint32_t op)
     check_ring (s, &shape, &t, twice);
   if (strcmp (t.algorithm, "tree") != 0 && strcmp (t.algorithm, "nvls") != 0 &&
       bytes > WEFT_COLL_SCALAR_BYTES)
-    assert_holds (s, "members send what it takes", /* flows are rounded to whole bytes */
-                  fabs (sent - twice * (n - 1) * bytes) <= n);
+    /* the simulator rounds the bytes of each flow to whole bytes */
+    assert_holds (s, "members send what it takes", fabs (sent - twice * (n - 1) * bytes) <= n);
   if (bytes <= WEFT_COLL_SCALAR_BYTES)
     assert_holds (s, "a scalar rides in the latency", sent == 0);
   weft_coll_shape_release (&shape);
 }
 
-/* Number of ranks that sum their gradients with each other. */
+/* Returns the number of ranks that sum their gradients with each other. */
 static uint32_t
 sharing (const weft_plan *plan)
 {
@@ -488,7 +493,9 @@ sharing (const weft_plan *plan)
 
 struct tally {
   uint64_t reduced, gathered, reduced_outside, gathered_outside, sent[2],
-      received[2]; /* bytes; sent and received: [0] forward, [1] backward */
+      /* bytes of the role's collectives and transfers; sent and received: [0] in forward, [1] in
+       * backward */
+      received[2];
 };
 
 static struct tally
@@ -513,7 +520,7 @@ add_up (const struct sample *s, uint32_t role)
     else if (p->op[op].kind == WEFT_OP_ALL_GATHER && p->op[op].lane == WEFT_LANE_DP)
       sum.gathered += bytes;
     else if (g_str_equal (name, "shape"))
-      continue; /* transfers of tensor shapes are not counted */
+      continue; /* a pipeline also sends the shapes of tensors, which are not counted here */
     else if (p->op[op].kind == WEFT_OP_SEND && p->op[op].group == WEFT_GROUP_PP)
       sum.sent[backward] += bytes;
     else if (p->op[op].kind == WEFT_OP_RECV && p->op[op].group == WEFT_GROUP_PP)
@@ -535,7 +542,7 @@ is_alone (const weft_plan *plan, const weft_program *p, const struct weft_buf *b
   return weft_mesh_expert_replicas (&plan->mesh) == 1 && is_of_experts (p, buf);
 }
 
-/* Number of ranks over which a flat buffer can be sharded. */
+/* Returns the number of ranks over which a flat buffer can be sharded. */
 static uint32_t
 sharers (const weft_plan *plan, const weft_program *p, const struct weft_buf *buf)
 {
@@ -549,11 +556,12 @@ static gboolean
 is_flat (const weft_program *p, const struct weft_buf *buf, enum weft_buf_kind kind)
 {
   return buf->kind == kind && buf->permanent && buf->base == WEFT_NO_BUF &&
-         !g_str_has_prefix (p->name[buf->name], "host_"); /* copies for optimizer_cpu_offload */
+         /* buffers named host_ are copies for optimizer_cpu_offload */
+         !g_str_has_prefix (p->name[buf->name], "host_");
 }
 
-/* Bytes of all flat buffers of a kind. A buffer that holds one rank's slice counts with the
- * slices of all ranks. */
+/* Returns the bytes of all flat buffers of a kind over all ranks. A buffer that holds one rank's
+ * slice counts with the slices of all ranks. */
 static uint64_t
 flat_bytes (const weft_plan *plan, const weft_program *p, enum weft_buf_kind kind)
 {
@@ -615,7 +623,7 @@ slots_of (const weft_plan *plan, const weft_program *p, uint32_t weight)
                                                               : weft_mesh_slots (m);
 }
 
-/* Bytes of the gathered weights of layers [first, end), with padding. */
+/* Returns the bytes of the gathered weights of layers [first, end), with padding. */
 static uint64_t
 unit_bytes (const weft_plan *plan, const weft_program *p, uint32_t first, uint32_t end)
 {
@@ -629,7 +637,8 @@ unit_bytes (const weft_plan *plan, const weft_program *p, uint32_t first, uint32
     for (uint32_t i = 0; i < p->n_param; i++)
       if (p->param[i].start == slice[k].flat) {
         if (p->param[i].layer >= first && p->param[i].layer < end &&
-            /* weights of prediction layers are not in the layer's unit */
+            /* Weights of the prediction layers (multi-token prediction) are not in the unit of the
+             * layer with this number. */
             !g_str_has_prefix (p->name[p->param[i].name], "mtp_"))
           bytes += slice[k].n * slots_of (plan, p, slice[k].weight) * size;
         break;
@@ -638,9 +647,9 @@ unit_bytes (const weft_plan *plan, const weft_program *p, uint32_t first, uint32
   return bytes;
 }
 
-/* Upper bound of the bytes that full recompute gathers per microbatch in addition. Before the
- * backward pass of a block, all its layers run forward again and are gathered once more, except
- * the last one (and the one before it, if the last one was prefetched). */
+/* Returns an upper bound of the bytes that full recompute gathers in addition per microbatch.
+ * Before the backward pass of a block, its layers run forward again and are gathered once more,
+ * except the last layer (and the layer before it, if the last one was prefetched). */
 static uint64_t
 most_gathered_again (const weft_plan *plan, const weft_program *p)
 {
@@ -677,9 +686,9 @@ fsdp2_gathers_are_right (const weft_plan *plan, const weft_program *p, uint64_t 
   return gathered >= least && gathered <= least + micros * most_gathered_again (plan, p);
 }
 
-/* The largest number of all-gathers of a unit per microbatch: for forward and for backward. Full
- * recompute of a block of several layers needs one more: forward of the whole block runs again
- * before the backward of its last layer, and reshards the units of the other layers. */
+/* Returns the largest number of all-gathers of a unit per microbatch: one for forward and one for
+ * backward. Full recompute of a block of several layers needs one more, because running the block
+ * forward again reshards the units of all its layers but the last. */
 static uint32_t
 passes (const weft_plan *plan)
 {
@@ -696,11 +705,13 @@ gathers_are_right (const weft_plan *plan, const weft_program *p, uint64_t gather
   uint64_t flat = gathered_bytes (plan, p, FALSE), units = unit_bytes (plan, p, 0, n),
            micros = weft_job_microbatches (&plan->job),
            uses = (plan->job.model.share_embeddings_and_output_weights ? 2 : 1) *
-                  /* prediction layers read embedding and head once more each */
+                  /* The prediction layers (multi-token prediction) also read the weights of
+                   * embedding and head. */
                   (1 + plan->job.model.mtp_num_layers);
   int level = weft_job_sharding (&plan->job);
 
-  if (sharing (plan) == plan->mesh.instances) /* every rank holds all weights: no gathers */
+  /* Every rank holds all weights, so no weights may be gathered. */
+  if (sharing (plan) == plan->mesh.instances)
     return gathered == 0;
   if (plan->job.strategy.distributed_config == WEFT_FSDP2)
     return fsdp2_gathers_are_right (plan, p, gathered);
@@ -756,7 +767,7 @@ bytes_to_reduce (const weft_plan *plan, const weft_program *p)
   return bytes / 4 * weft_dtype_bytes (plan->job.strategy.mp_policy_reduce_dtype);
 }
 
-/* Number of forward passes of a role that send their output to another rank (`after`) or receive
+/* Returns how many forward passes of a role send their output to another rank (`after`), or receive
  * their input from another rank. */
 static uint32_t
 crossings (const weft_plan *plan, uint32_t role, gboolean after)
@@ -772,8 +783,9 @@ crossings (const weft_plan *plan, uint32_t role, gboolean after)
   return n;
 }
 
-/* Whether `reduced` bytes are right. Without finalize_model_grads, only the reductions that
- * backward passes launch take place, so fewer bytes than `all` are right too. */
+/* Whether the role reduces the right number of gradient bytes: exactly `all`. With
+ * finalize_model_grads_func none, only the reductions that the backward passes launch take place,
+ * so any number up to `all` is right. */
 static gboolean
 is_reduced (const weft_plan *plan, uint64_t reduced, uint64_t all)
 {

@@ -11,15 +11,17 @@
 
 #define N_JOB 3000
 #define SEED 77
-#define MOST_SECONDS 60    /* time limit of a job; a job that hangs counts as a crash */
-#define MOST_OPS (1 << 14) /* limit of layers x microbatches x stages of jobs that are planned */
+/* time limit of a job in seconds; a job that exceeds it counts as a crash */
+#define MOST_SECONDS 60
+/* only jobs with at most this many layers x microbatches x stages are planned */
+#define MOST_OPS (1 << 14)
 
 enum outcome { PLANNED, REFUSED, TOO_LARGE, NAMELESS };
 
 /* ------------------------------------------------------------------ settings */
 
-/* A random integer for a field: mostly near the lower end of its range, sometimes anywhere in
- * the range. */
+/* Returns a random integer for a field: mostly near the lower end of the field's range, sometimes
+ * anywhere in the range. */
 static int64_t
 random_int (GRand *rand, const struct weft_field *field)
 {
@@ -59,7 +61,7 @@ count_words (const struct weft_field *field)
   return n;
 }
 
-/* A random value of the field's type. */
+/* Returns, as text, a random value of the type of a setting (field). */
 static char *
 random_value (GRand *rand, const struct weft_field *field)
 {
@@ -88,7 +90,7 @@ set_some (GString *words, GRand *rand, const struct weft_table *table, uint32_t 
   }
 }
 
-/* A small job or a job of random_job.c, with random settings appended. */
+/* Returns the text of a small job, or of a job of random_job.c, with random settings appended. */
 static char *
 any_job (GRand *rand)
 {
@@ -121,7 +123,7 @@ is_named (const GError *error)
   return g_str_equal (first, "rule") || weft_table_find (&weft_model_table, first) >= 0;
 }
 
-/* Whether a plan of the job would take long. */
+/* Whether planning the job would take too long for this test. */
 static gboolean
 is_large (const struct weft_job *job)
 {
@@ -150,11 +152,12 @@ outcome_of (const char *words)
   return NAMELESS;
 }
 
-/* Runs one job in a process of its own. */
+/* Plans one job in a child process, so that a crash can be reported. */
 static enum outcome
 try_job (const char *words)
 {
-  /* CMocka catches these signals; the process must die of them instead */
+  /* CMocka installs handlers for these signals. The child process restores the default, so that a
+   * crash ends it. */
   static const int caught[] = { SIGSEGV, SIGBUS, SIGFPE, SIGILL };
   pid_t child = fork ();
   int status;

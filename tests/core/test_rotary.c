@@ -85,7 +85,7 @@ static void
 a_pair_lies_half_a_head_apart_and_values_are_not_turned (void **state)
 {
   union weft_model model;
-  /* One query, key and value head of four elements, at two positions. */
+  /* The operand holds the query, key and value of one head of four elements, at two positions. */
   float qkv[24] = { [12] = 1, [13] = 1, [16] = 1, [20] = 1 };
   struct weft_kernel k = { .kind = WEFT_OP_ROPE,
                            .shape = { .dim = { 4, 4 } },
@@ -97,9 +97,16 @@ a_pair_lies_half_a_head_apart_and_values_are_not_turned (void **state)
   model.num_attention_heads = model.num_query_groups = 1;
   model.seq_length = 2;
   weft_cpu_rope (&k, 0, 1);
-  /* query of position 1 */
-  const double wanted[24] = { [12] = cos (1), cos (0.01), sin (1), sin (0.01),
-                              [16] = cos (1), 0,          sin (1), 0, /* key of position 1 */
+  /* first the query at position 1, rotated */
+  const double wanted[24] = { [12] = cos (1),
+                              cos (0.01),
+                              sin (1),
+                              sin (0.01),
+                              /* key at position 1, rotated */
+                              [16] = cos (1),
+                              0,
+                              sin (1),
+                              0,
                               [20] = 1 };
   for (int i = 0; i < 24; i++)
     assert_true (fabs ((double) qkv[i] - wanted[i]) < 1e-7);

@@ -38,7 +38,8 @@ assert_row (const weft_grid *grid, uint32_t rank, const char *wanted)
   assert_string_equal (text, wanted);
 }
 
-/* Makespan if a forward of a whole stage takes 1 and a backward 2. */
+/* Makespan of a schedule if the forward of a whole stage takes 1 and its backward 2; a chunk takes
+ * its share. */
 static double
 makespan_of_chunks (const weft_grid *grid)
 {
@@ -92,8 +93,8 @@ four_ranks_of_two_chunks_in_groups_of_four (void **state)
 /* ------------------------------------------------------------------ a second rule for each
  * order */
 
-/* The order that a rank is expected to have. expect() compares one cell after the other with the
- * grid. */
+/* The cells that a rank is expected to run, in order. expect() compares one cell after the other
+ * with the grid. */
 struct wanted {
   const weft_grid *grid;
   uint32_t rank, n;
@@ -116,7 +117,8 @@ expect_end (const struct wanted *w)
   assert_int_equal (w->n, w->grid->n_cell[w->rank]);
 }
 
-/* One forward pass of a rank with several chunks. */
+/* One entry of the forward order of a rank that holds several model chunks: microbatch and
+ * chunk. */
 struct turn {
   uint32_t micro, chunk;
 };
@@ -162,8 +164,8 @@ check_interleaved (uint32_t p, uint32_t v, uint32_t m, uint32_t group)
                (m * v + p - 1) * 9);
 }
 
-/* The bubble of interleaved 1F1B is (p - 1)(tF + tB) / v, with the times of a whole stage: p - 1
- * passes of a chunk. */
+/* The bubble of interleaved 1F1B is (p - 1)(tF + tB) / v, with the times tF and tB of a whole
+ * stage: as long as p - 1 passes of one chunk. */
 static void
 interleaved_orders_bubbles_and_peaks_for_all_sizes (void **state)
 {
@@ -189,9 +191,9 @@ one_forward_more_in_advance_is_one_chunk_more_in_flight (void **state)
 
 /* ------------------------------------------------------------------ zero bubble */
 
-/* ZB-H1 (times = 1) and ZB-H2 (times = 2). In the steady state a rank runs one forward, one input
- * gradient, and then the oldest weight gradients, until at most `times * rank` of them are
- * pending. */
+/* Asserts the order of ZB-H1 (times = 1) or ZB-H2 (times = 2). In the steady state a rank runs one
+ * forward, one input gradient, and then the oldest weight gradients, until at most `times * rank`
+ * of them are pending. */
 static void
 check_zero_bubble (enum weft_schedule schedule, uint32_t p, uint32_t m)
 {
@@ -339,8 +341,9 @@ drain_ends (struct dual *d, uint32_t h)
   }
 }
 
-/* Compares a rank's row with the eight steps. `deep`: half of the number of ranks; h: distance
- * of the rank from its end of the pipeline; n: microbatches of each direction. */
+/* Asserts the order of one rank in the eight steps of DualPipe's published code. `deep`: half the
+ * number of ranks; h: distance of the rank from the nearer end of the pipeline; n: microbatches
+ * that enter at each end. */
 static void
 eight_steps (struct dual *d, uint32_t deep, uint32_t h, uint32_t n)
 {
@@ -374,7 +377,8 @@ eight_steps (struct dual *d, uint32_t deep, uint32_t h, uint32_t n)
   assert_true (g_queue_is_empty (&d->waiting));
 }
 
-/* Busy time of a rank. `t.pair`: time of an overlapped forward and backward. */
+/* Time that a rank spends in its cells. A cell with an overlapped forward and backward takes
+ * `t.pair`. */
 static double
 busy (const weft_grid *grid, uint32_t rank, struct weft_cell_times t)
 {
@@ -392,8 +396,9 @@ busy (const weft_grid *grid, uint32_t rank, struct weft_cell_times t)
   return sum;
 }
 
-/* The ranks in the middle idle longest: (deep - 1)(tF&B + tB - 3tW), if an input gradient takes
- * as long as a forward (F&B: an overlapped pair). */
+/* Asserts that the two middle ranks idle (deep - 1)(tF&B + tB - 3tW), the bubble of the DualPipe
+ * paper. tF&B is the time of an overlapped forward and backward; `deep` is half the number of
+ * ranks. An input gradient takes as long as a forward. */
 static void
 assert_dual_bubble (const weft_grid *grid, uint32_t deep)
 {
@@ -446,8 +451,8 @@ dualpipev_runs_the_eight_steps_down_and_up (void **state)
     }
 }
 
-/* As in the figure of the DeepSeek-V3 report: microbatches 0 to 3 enter at rank 0, and 4 to 7 at
- * rank 3. */
+/* The order of four ranks in the DualPipe figure of the DeepSeek-V3 report: microbatches 0 to 3
+ * enter the pipeline at rank 0, and 4 to 7 at rank 3. */
 static void
 dualpipe_rows_of_four_ranks (void **state)
 {
@@ -461,7 +466,7 @@ dualpipe_rows_of_four_ranks (void **state)
   assert_int_equal (weft_grid_micro_copy (grid, 4), 1);
 }
 
-/* The cells of rank 2 as listed in PyTorch's pull request 158978, in its notation. */
+/* The cells of rank 2 as PyTorch's pull request 158978 lists them, in its notation. */
 static void
 dualpipev_is_that_of_pytorch (void **state)
 {
@@ -503,7 +508,7 @@ check_path (const weft_grid *grid, uint32_t copy)
   assert_int_equal (n, 1);
 }
 
-/* A random schedule with random legal counts. */
+/* Draws a schedule with counts (stages, chunks, microbatches) that are legal for it. */
 static struct weft_grid_spec
 random_spec (GRand *random)
 {
@@ -530,7 +535,8 @@ neighbours_of_a_stage_are_found_either_way (void **state)
 
   for (int round = 0; round < 300; round++) {
     const struct weft_grid_spec spec = random_spec (random);
-    g_autoptr (weft_grid) grid = schedule_made (&spec); /* schedule_made() checks the grid */
+    /* schedule_made() checks the grid and fails if a cell is wrong */
+    g_autoptr (weft_grid) grid = schedule_made (&spec);
     for (uint32_t copy = 0; copy < grid->n_copies; copy++)
       check_path (grid, copy);
     assert_int_equal (grid->n_stages * grid->n_copies, grid->n_ranks * grid->n_chunks);
@@ -616,8 +622,8 @@ check_in_flight (const weft_grid *grid, const struct weft_grid_spec *spec)
                3 * (work + grid->n_ranks - 1));
 }
 
-/* The row of a schedule in the table states properties that the planner relies on. They must
- * match the cells of the schedule. */
+/* The row of a schedule in core/schedules.def states properties that the planner relies on. The
+ * cells of the schedule must have these properties. */
 static void
 cells_of_every_schedule_are_what_its_row_says (void **state)
 {
@@ -648,8 +654,8 @@ seconds_and_peak (struct weft_grid_spec spec, uint32_t n_micro, double *peak)
   return weft_grid_replay (grid, (struct weft_cell_times){ 3, 4, 2, 0 }, NULL);
 }
 
-/* The search extrapolates a long step from two short ones if the schedule is `steady`. Each
- * further group of microbatches must then add equal time and no activations. */
+/* The search computes long steps from two short ones if the row of the schedule says `steady`. Then
+ * each further group of microbatches must add the same time and no activations. */
 static void
 steady_schedules_grow_by_equal_times_and_keep_as_much (void **state)
 {

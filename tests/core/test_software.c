@@ -1,5 +1,6 @@
-/* Software that replaces collectives: gradients by all-reduces instead of reduce-scatters, weights
- * by broadcasts instead of all-gathers; kernels that reorder activations, gathers in 16 bits. */
+/* Software that uses other collectives: all-reduces of gradients instead of reduce-scatters,
+ * broadcasts of weights instead of all-gathers; kernels that reorder activations, gathers in 16
+ * bits. */
 #include "core/plan/software.h"
 #include "tests/made/random_job.h"
 #include "tests/runner/runner.h"
@@ -100,7 +101,8 @@ broadcasts_weights_leaves_fully_sharded_weights (void **state)
   assert_int_equal (weft_software_kind (plan, &ranks, WEFT_OP_ALL_GATHER), WEFT_OP_ALL_GATHER);
 }
 
-/* Each of 4 ranks sends a quarter over the network, and the next stage gathers. */
+/* With scattered_sends = 1, each of 4 tensor parallel ranks sends a quarter of the activation to
+ * the next pipeline stage. The ranks of the next stage all-gather the quarters. */
 static void
 scattered_sends_sends_slices_and_gathers_them (void **state)
 {
@@ -123,7 +125,8 @@ scattered_sends_sends_slices_and_gathers_them (void **state)
 
 #define SEQUENCE JOB "tensor_model_parallel_size=4 sequence_parallel=true "
 
-/* The reordering kernel reads and writes the whole tensor. Gradients need none. */
+/* sequence_copies = 1 adds a kernel that reorders the gathered activations. This kernel reads and
+ * writes the whole tensor. The reduce-scatter of gradients needs no such kernel. */
 static void
 sequence_copies_adds_a_kernel_to_gathers_of_activations (void **state)
 {

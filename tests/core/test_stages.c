@@ -1,4 +1,4 @@
-/* Assignment of layers to unequal stages. */
+/* pipeline_model_parallel_layout and related knobs: how many layers each pipeline stage gets. */
 #include "core/job/stages.h"
 #include "tests/made/made.h"
 #include "tests/made/questions.h"
@@ -6,8 +6,8 @@
 
 #define TINY "hidden_size=16 num_attention_heads=2 vocab_size=64 seq_length=8 topology=cpu "
 
-/* The number of layers that each stage gets, such as "2 0 3", or the error message. The caller
- * frees it. */
+/* Returns the number of layers of each stage as text, such as "2 0 3", or the error message. The
+ * caller frees it. */
 static char *
 dealt (const char *words)
 {
@@ -104,7 +104,7 @@ pipeline_model_parallel_layout_says_everything (void **state)
   expect (LAYOUT "Et|tt|(tt|ttt,L", "has a syntax error at");
   expect (LAYOUT "Et|tt|tt|ttm,L", "7 layers and 1 of multi-token prediction");
   expect (LAYOUT "Et|tt|tt|ttt,L decoder_first_pipeline_num_layers=2", "more than one of");
-  /* Twice as many stages as ranks: two chunks per rank. */
+  /* The layout has 8 stages on 4 ranks, so each rank has two chunks. */
   expect (LAYOUT "Et|(t|)*6,tL global_batch_size=4", "1 1 1 1 1 1 1 1");
 }
 

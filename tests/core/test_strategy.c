@@ -66,7 +66,8 @@ affects_is_a_set_of_words_or_a_reason (void **state)
   }
 }
 
-/* Parses a value, prints it, parses it again, and compares. */
+/* Parses the text of a knob's value, prints the value, parses the printed text, and asserts that
+ * both values are equal. */
 static void
 round_trip (const struct weft_field *field, const char *text)
 {
@@ -151,7 +152,7 @@ defaults_pass_the_check (void **state)
   assert_int_equal (strategy.tensor_model_parallel_size, 1);
 }
 
-/* A value of the knob other than its default `def`. */
+/* Returns a value of the knob that differs from its default `def`. */
 static union weft_value
 moved (const struct weft_field *field, union weft_value def)
 {
@@ -189,7 +190,7 @@ a_pending_knob_moved_from_its_default_is_refused_by_name (void **state)
   }
 }
 
-/* Standard output of `weft knobs` with these flags. */
+/* Runs `weft knobs` with these flags and returns its standard output. */
 static char *
 run (const char *flags, int wanted_status)
 {
@@ -215,8 +216,8 @@ the_committed_page_of_knobs_is_the_printed_one (void **state)
     fail_msg ("docs/knobs.md is out of date: weft knobs --markdown > docs/knobs.md");
 }
 
-/* `weft knobs --markdown` prints a table of six cells per row. A bar in a description would end
- * its cell, so every row must have seven bars without a backslash. */
+/* `weft knobs --markdown` prints a table of six cells per row. A bar in a description would end the
+ * cell early. So every row must have exactly seven bars without a backslash. */
 static void
 every_row_of_the_page_has_six_cells (void **state)
 {

@@ -33,8 +33,8 @@ the_gradient_of_a_bias_is_added_to_and_may_be_absent (void **state)
   assert_true (found > 0);
 }
 
-/* Ops that run over a part of a flat buffer: each bit of their mask `bulk` must name an operand,
- * and operand 0 must be among these. */
+/* An op with a `bulk` mask works on a part of a flat buffer. Each bit of the mask must be the
+ * number of an operand of the op, and operand 0 must be among these operands. */
 static void
 bulk_operands_are_operands (void **state)
 {
@@ -74,7 +74,7 @@ a_lane_has_kernels_or_messages_or_copies (void **state)
     kernels += !traits->communicates && !traits->copies;
     assert_true (!traits->in_layer || !traits->copies);
   }
-  assert_int_equal (kernels, 2); /* `gpu` and `host` */
+  assert_int_equal (kernels, 2); /* only the lanes `gpu` and `host` run kernels */
   for (int group = WEFT_GROUP_NONE + 1; group < WEFT_N_GROUP; group++)
     assert_true (weft_lane_traits[weft_group_lane (group)].communicates);
 }
@@ -106,8 +106,8 @@ a_gated_activation_has_an_op_of_two_projections (void **state)
   }
 }
 
-/* An evaluation runs only the forward pass: it skips Adam in every phase, and a matmul if it
- * belongs to the backward pass. */
+/* In an evaluation, ops that only training needs are skipped: Adam in every phase, and a matmul if
+ * it belongs to the backward pass. */
 static void
 an_evaluation_skips_the_update_and_keeps_forward (void **state)
 {

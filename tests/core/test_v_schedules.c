@@ -5,12 +5,13 @@
 #include "tests/runner/runner.h"
 
 /* Writes the order of one rank as text, cell by cell. A cell is a pass of a microbatch, or the
- * oldest pending weight gradient. Orders are made for any number of microbatches; cells of
- * microbatches from m on are left out. */
+ * oldest pending weight gradient. The order may continue for ever; cells of microbatches from m on
+ * are left out. */
 struct told {
   GString *text;
   uint32_t p, m, rank, next[4];
-  GQueue waiting; /* pending weight gradients: microbatch * 2 + chunk */
+  /* weight gradients that have not run yet, oldest first, as microbatch * 2 + chunk */
+  GQueue waiting;
 };
 
 static void
@@ -21,8 +22,9 @@ tell (struct told *t, char phase, uint32_t chunk, uint32_t micro)
                             micro);
 }
 
-/* Writes the cell of a pass for its next microbatch. Passes: forward down the ranks (0) or up
- * (1), input gradient down (2) or up (3). */
+/* Writes the cell of the pass for its next microbatch. The four passes: 0 forward of chunk 0 (ranks
+ * in rising order), 1 forward of chunk 1 (falling), 2 input gradient of chunk 1 (rising), 3 input
+ * gradient of chunk 0 (falling). */
 static void
 tell_pass (struct told *t, int pass)
 {
@@ -121,7 +123,7 @@ read_text (const char *text)
   return grid;
 }
 
-/* Activations of the rank that keeps most, in half stages (the size of a chunk). */
+/* Returns the activations of the rank that keeps most, in half stages (the size of a chunk). */
 static double
 most_in_flight (const weft_grid *grid)
 {
@@ -143,8 +145,8 @@ least_slots (uint32_t p, uint32_t m)
   return MAX (6 * m + p - 1, MAX (4 * m + 3 * p - 1, 2 * m + 4 * p - 1));
 }
 
-/* ZB-V needs the least number of slots, and a rank keeps at most 2p chunks. A chunk is half of a
- * stage, so these are the activations that 1F1B keeps on rank 0. */
+/* ZB-V needs the least number of slots that any V schedule needs. A rank keeps at most 2p chunks,
+ * which are half stages: as many activations as 1F1B keeps on rank 0. */
 static void
 zb_v_takes_the_least_slots_there_are_and_keeps_p_stages (void **state)
 {
@@ -168,8 +170,8 @@ zb_v_takes_the_least_slots_there_are_and_keeps_p_stages (void **state)
   }
 }
 
-/* With at least 5p / 3 microbatches, the order of ZB-V is that of full_v(). With fewer, it is
- * not slower than full_v(). */
+/* With at least 5p / 3 microbatches, the ZB-V schedule is exactly the order that full_v() writes.
+ * With fewer microbatches it is not slower than that order. */
 static void
 zb_v_of_many_microbatches_is_the_full_order_and_of_few_is_shorter (void **state)
 {
@@ -203,10 +205,10 @@ half_rhythm (uint32_t p, uint32_t rank, uint32_t slot[4])
   slot[3] = 6 * p + gap - 2 - rank;
 }
 
-/* V-Half is found by a search. The found orders must not be longer than the regular order of
- * half_rhythm(), which idles 7(p - 1) / 2 slots or slightly more. If an input gradient takes 1.5
- * times as long as a forward, they may be 4 % longer, but ranks must not wait for each other in
- * every microbatch. */
+/* Checks a V-Half order, which Weft finds by a search. It must not be longer than the regular order
+ * of half_rhythm(), which idles 7(p - 1) / 2 slots or slightly more. If an input gradient takes 1.5
+ * times as long as a forward, it may be 4 % longer, but ranks must not wait for each other in every
+ * microbatch. */
 static void
 check_half_rhythm (const weft_grid *grid)
 {

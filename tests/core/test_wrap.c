@@ -1,4 +1,4 @@
-/* Lines in the width of a terminal. */
+/* Lines that are wrapped to the width of a terminal. */
 #include "core/base/wrap.h"
 #include "tests/runner/runner.h"
 
@@ -33,7 +33,7 @@ a_long_word_is_not_broken (void **state)
   assert_lines ("a_word_of_17_cols b", 8, "a_word_of_17_cols\n  b");
 }
 
-/* An accent is two bytes, an escape sequence five. */
+/* A character outside ASCII has two bytes and takes one column. An escape sequence takes none. */
 static void
 characters_are_counted (void **state)
 {

@@ -13,10 +13,10 @@ static struct {
   CUpti_BuffersCallbackRequestFunc wanted;
   CUpti_BuffersCallbackCompleteFunc filled;
   CUpti_CallbackFunc callback;
-  uint64_t kinds; /* enabled activity kinds, one bit each */
+  uint64_t kinds; /* activity kinds that the caller has enabled, one bit for each */
   uint32_t n_callbacks, depth, device;
-  gboolean is_held; /* the buffer contains a record that is not complete yet */
-  uint64_t pushed;  /* the id pushed last, by any thread (external correlation id) */
+  gboolean is_held; /* the buffer contains the record of an activity that has not ended */
+  uint64_t pushed;  /* external correlation id that a thread pushed last */
   size_t dropped;
   CUptiResult subscribed, next;
 } fake;
@@ -45,8 +45,8 @@ register_callbacks (CUpti_BuffersCallbackRequestFunc wanted,
 
 static void end_buffer (void);
 
-/* cuptiActivityFlushAll: a buffer that holds the record of a running activity is delivered only
- * by a forced flush. */
+/* cuptiActivityFlushAll(): only a forced flush delivers a buffer that holds the record of a running
+ * activity. */
 static CUptiResult CUPTIAPI
 flush (uint32_t flag)
 {
@@ -150,7 +150,7 @@ number_stream (CUcontext context, CUstream stream, uint8_t per_thread, uint32_t 
 static CUptiResult CUPTIAPI
 number_device (CUcontext context, uint32_t *id)
 {
-  assert_null (context); /* NULL: the current context */
+  assert_null (context); /* a NULL context stands for the current context */
   *id = fake.device;
   return CUPTI_SUCCESS;
 }
@@ -221,8 +221,8 @@ put_kernel (const char *name, uint64_t begin, uint32_t correlation, uint32_t str
   put (&k, sizeof k);
 }
 
-/* Writes the record that connects a launch with the id that was pushed when the launch was made.
- * Like CUPTI, writes it only if runtime and driver calls are recorded. */
+/* Writes the record that connects a launch with the id that was pushed when the launch was made. As
+ * CUPTI does, writes the record only if runtime and driver calls are recorded. */
 static void
 put_known (uint32_t correlation, uint64_t id)
 {
@@ -301,7 +301,7 @@ records_in_any_order_belong_to_the_op_whose_id_was_pushed (void **state)
   first = fake.pushed;
   weft_cupti_about (c, 3, 0);
   second = fake.pushed;
-  weft_cupti_about (c, 3, 0); /* the op has not changed, so its id is not pushed again */
+  weft_cupti_about (c, 3, 0); /* the op is still the same, so its id is not pushed again */
   assert_true (fake.depth == 1 && first != second);
 
   begin_buffer ();
@@ -311,7 +311,7 @@ records_in_any_order_belong_to_the_op_whose_id_was_pushed (void **state)
   put_kernel ("also early", 200, 13, 1, 0);
   put_known (13, first);
   end_buffer ();
-  begin_buffer (); /* the id of the first kernel is in a later buffer */
+  begin_buffer (); /* the record with the id of the first kernel is only in this later buffer */
   put_known (11, first);
   end_buffer ();
   take (c);
@@ -322,7 +322,8 @@ records_in_any_order_belong_to_the_op_whose_id_was_pushed (void **state)
   assert_taken (2, "late", 3, 0);
   assert_true (taken.at[0].begin == 100 && taken.at[0].end == 110);
   take (c);
-  assert_int_equal (taken.n, 0); /* each activity is returned once */
+  /* A second call returns nothing: each activity is returned once. */
+  assert_int_equal (taken.n, 0);
   weft_cupti_close (c);
 }
 
@@ -391,7 +392,7 @@ launches_of_other_threads_go_by_the_order_of_their_stream (void **state)
     weft_cupti_about (c, 0, op);
     weft_cupti_talk (c, stream);
     weft_cupti_launched (c);
-    weft_cupti_launched (c); /* no effect: no weft_cupti_talk() since the last call */
+    weft_cupti_launched (c); /* has no effect, because no weft_cupti_talk() came before it */
   }
   begin_buffer ();
   put_kernel ("ncclDevKernel_b", 900, 61, 5, 0);
@@ -403,7 +404,9 @@ launches_of_other_threads_go_by_the_order_of_their_stream (void **state)
   assert_taken (1, "another", -1, 0);
   assert_taken (2, "ncclDevKernel_b", 0, 21);
 
-  weft_cupti_talk (c, stream); /* one launch but two kernels: not matched */
+  /* NCCL is announced once but launches two kernels, so these kernels are not matched with an
+   * op. */
+  weft_cupti_talk (c, stream);
   weft_cupti_launched (c);
   begin_buffer ();
   put_kernel ("ncclDevKernel_c", 1000, 63, 5, 0);
@@ -415,7 +418,7 @@ launches_of_other_threads_go_by_the_order_of_their_stream (void **state)
   weft_cupti_close (c);
 }
 
-/* Streams of two GPUs may have the same number. Their records must not be mixed. */
+/* Streams of two GPUs may have the same number. The records of these streams must not be mixed. */
 static void
 streams_of_two_gpus_are_told_apart (void **state)
 {
@@ -470,7 +473,8 @@ call_back (CUpti_CallbackId id, uintptr_t graph, uintptr_t node, uintptr_t from)
   fake.callback (NULL, CUPTI_CB_DOMAIN_RESOURCE, id, &what);
 }
 
-/* Creates a graph node in another thread, as NCCL does while our thread captures. */
+/* Creates a graph node in another thread, as NCCL does while the executor's thread captures a
+ * graph. */
 static void *
 add_node_13 (void *graph)
 {
@@ -496,7 +500,7 @@ kernels_of_a_graph_go_by_the_nodes_that_were_captured (void **state)
     call_back (CUPTI_CBID_RESOURCE_GRAPHNODE_CLONED, 2, node + 100, node);
   for (int run = 0; run < 2; run++) {
     begin_buffer ();
-    put_known (70, fake.pushed); /* the correlation id of the call that launches the graph */
+    put_known (70, fake.pushed); /* connects the call that launches the graph with the pushed id */
     put_kernel ("first", 100, 70, 1, 111);
     put_kernel ("second", 200, 70, 1, 112);
     put_kernel ("nccl", 300, 70, 1, 113);
@@ -526,7 +530,7 @@ what_is_lost_or_broken_is_said (void **state)
   fake.dropped = 0;
   take (c);
   assert_true (taken.lost == 0);
-  begin_buffer (); /* an empty buffer */
+  begin_buffer (); /* delivers a buffer without records */
   end_buffer ();
   take (c);
   assert_true (taken.n == 0 && !taken.said);

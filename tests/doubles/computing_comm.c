@@ -6,27 +6,33 @@
 #include "tests/doubles/computing_cuda.h"
 #include <string.h>
 
-/* What all members of a communicator share. Some members may be in other processes. */
+/* What all members of a communicator share. Some of the members may be in other processes. */
 struct clique {
-  uint32_t n, came; /* members; members that have opened it in this process */
+  /* number of members, and of those members of this process that have opened the communicator */
+  uint32_t n, came;
   GBytes *name;
-  GPtrArray *meeting;  /* collectives, in the order of calls */
-  GPtrArray **between; /* [from * n + to]: transfers */
+  GPtrArray *meeting; /* collectives of the communicator, in the order of calls */
+  /* [from * n + to]: transfers from one member to another, in the order of calls */
+  GPtrArray **between;
 };
 
 struct weft_gpu_comm {
   computing_cuda *d;
   struct clique *clique;
   uint32_t rank, n_split, n_collective;
-  uint32_t *sent, *received; /* [member]: number of transfers so far */
+  uint32_t *sent, *received; /* [member]: number of transfers with this member so far */
 };
 
-/* One collective or transfer, with the call of each participant. */
+/* One collective or transfer of the computing device, with the communication call of each
+ * participant. */
 struct computing_meeting {
-  uint32_t n, came; /* participants; participants whose call has reached the head of its stream */
-  char *key;        /* key under which participants in other processes store their data */
+  /* number of participants, and of those whose call is now the first item of its stream */
+  uint32_t n, came;
+  char *key; /* key under which participants in other processes store their data */
   gboolean over;
-  struct computing_talk *talk; /* by member; in a transfer: 0 the sender, 1 the receiver */
+  /* [member]: call of each participant; in a transfer, member 0 is the sender and member 1 the
+   * receiver */
+  struct computing_talk *talk;
   gboolean *here;
 };
 
@@ -56,8 +62,9 @@ meeting_at (GPtrArray *list, uint32_t at, uint32_t n)
   return g_ptr_array_index (list, at);
 }
 
-/* Finds or makes a meeting. way = from * n + to: the at-th transfer from one member to another; way
- * = n * n: the at-th collective. Its key is the same in all processes. */
+/* Returns the collective or transfer with a number, and makes it if it does not exist yet. way =
+ * from * n + to: transfer number `at` from one member to another. way = n * n: collective number
+ * `at`. The key of a collective or transfer is the same in all processes. */
 static struct computing_meeting *
 named_meeting (const struct clique *c, uint32_t way, uint32_t at)
 {
@@ -151,8 +158,8 @@ look (const struct computing_meeting *m)
   return NULL;
 }
 
-/* A copy of elements [first, first + n) of a member's input, each multiplied by the member's factor
- * (premul_sum) and rounded to the type, as in NCCL. The caller frees it. */
+/* Returns a copy of elements [first, first + n) of a member's input, each multiplied by the
+ * member's factor (premul_sum) and rounded to the type, as NCCL does. The caller frees the copy. */
 static void *
 scaled_term (const struct computing_talk *t, uint64_t first, uint64_t n)
 {
@@ -252,8 +259,8 @@ bring (computing_cuda *d, const struct computing_meeting *m, uint32_t member, co
   return weft_rendezvous_set (d->peers, key, value, NULL) ? NULL : "another process is gone";
 }
 
-/* Waits for the data of a member in another process. NULL: its process has failed. The rendezvous
- * owns the data. */
+/* Waits for the data of a member in another process. Returns NULL if this process has failed. The
+ * rendezvous owns the data. */
 static GBytes *
 fetch (computing_cuda *d, const struct computing_meeting *m, uint32_t member)
 {
@@ -277,8 +284,8 @@ come_to_transfer (computing_cuda *d, struct computing_meeting *m, const struct c
   return NULL;
 }
 
-/* A collective between processes: sends the input of this process's member, fetches the inputs of
- * all others, and computes the result of this member. */
+/* Runs a collective between processes: sends the input of this process's member, fetches the inputs
+ * of all other members, and computes the result of this member. */
 static const char *
 come_to_collective (computing_cuda *d, struct computing_meeting *m, const struct computing_talk *t)
 {

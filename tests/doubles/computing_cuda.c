@@ -4,21 +4,22 @@
 #include "tests/doubles/emulated_cuda.h"
 #include <string.h>
 
-/* a query of an event fails if no work was enqueued for this time */
+/* A query of an event fails if the event is not done and no work was enqueued for this long. */
 #define PATIENCE (10 * G_USEC_PER_SEC)
 #define STUCK "streams wait for each other for ever"
 
 struct weft_gpu_stream {
   uint32_t device;
-  GQueue item; /* struct computing_item * */
+  GQueue item; /* work items of the stream, struct computing_item * */
   weft_gpu_graph *into;
 };
 
 struct weft_gpu_event {
   uint32_t device;
   gboolean timed;
-  uint64_t recorded, done; /* records enqueued, records done */
-  uint64_t at;             /* work items that were done before the newest record */
+  uint64_t recorded, done; /* number of records that were enqueued, and of those that are done */
+  /* number of work items of the device that were done before the newest record */
+  uint64_t at;
   weft_gpu_graph *captured;
 };
 
@@ -36,7 +37,7 @@ struct weft_gpu_graph {
 struct thread {
   uint32_t device, depth; /* depth: number of open (nested) groups */
   gboolean captures;
-  GArray *talk; /* struct computing_talk: the calls of the open group */
+  GArray *talk; /* communication calls of the open group, struct computing_talk */
 };
 
 static void
@@ -46,7 +47,7 @@ free_thread (void *data)
   g_free (data);
 }
 
-/* The state of the calling thread. The caller holds the lock. */
+/* Returns the state of the calling thread. The caller of the function holds the lock. */
 static struct thread *
 this_thread (computing_cuda *d)
 {
@@ -114,9 +115,9 @@ free_item (void *data)
   g_free (item);
 }
 
-/* Appends a work item to a stream: for a call of the executor, or when a graph is launched. At this
- * moment it is decided which record a wait waits for, and which collective or transfer a
- * communication call takes part in. */
+/* Appends a work item to a stream: for a call of the executor, or when a graph is launched. When a
+ * wait is appended, the record of its event is chosen; when a communication call is appended, its
+ * collective or transfer is chosen. */
 static void
 give (computing_cuda *d, weft_gpu_stream *stream, struct computing_item *item)
 {
@@ -167,8 +168,8 @@ run_kernels (computing_cuda *d, const struct computing_item *item)
   computing_unfence (d);
 }
 
-/* Runs a host function. On a GPU it runs concurrently with device work, so it must not access
- * device memory, which is inaccessible meanwhile. */
+/* Runs a host function of a stream. On a GPU a host function runs concurrently with device work, so
+ * device memory is inaccessible to it. */
 static void
 run_host (computing_cuda *d, const struct computing_item *item)
 {
@@ -245,8 +246,8 @@ is_ready (const struct computing_item *item)
   return item->kind != COMPUTING_LAUNCH || !item->posted || is_over (item);
 }
 
-/* A stream whose first work item can run: the oldest item, or a random one if the device has a
- * seed. NULL: no item can run. */
+/* Returns a stream whose first work item can run: the stream of the oldest item, or a random one if
+ * the device has a seed. Returns NULL if no item can run. */
 static weft_gpu_stream *
 choose_stream (computing_cuda *d)
 {
@@ -305,8 +306,8 @@ work (computing_cuda *d, const weft_gpu_event *event, weft_gpu_stream *stream, g
   return d->said;
 }
 
-/* Runs work until the event is done. If it is not done, that is no error as long as calls enqueue
- * new work: another thread may still enqueue what is missing. */
+/* Runs work until the event is done. If no work can run, this is no error as long as calls enqueue
+ * new work, because another thread may still enqueue the missing work. */
 static const char *
 look_for (computing_cuda *d, const weft_gpu_event *event, gboolean *done)
 {
@@ -449,7 +450,8 @@ comp_event_close (void *self, weft_gpu_event *event)
   return NULL;
 }
 
-/* An event that is recorded during capture belongs to the graph, and its time cannot be read. */
+/* Records an event. An event that is recorded during capture belongs to the graph, and its time
+ * cannot be read. */
 static const char *
 record (computing_cuda *d, weft_gpu_event *event, weft_gpu_stream *stream)
 {
@@ -465,8 +467,8 @@ comp_record (void *self, weft_gpu_event *event, weft_gpu_stream *stream)
   LOCKED ((computing_cuda *) self, const char *, record (self, event, stream));
 }
 
-/* Records an event with a time. During capture this is an external record: its time can be read,
- * and no stream of the graph may wait for it. */
+/* Records an event with a time. During capture this is an external record: the time can be read,
+ * and no stream of the graph may wait for the event. */
 static const char *
 stamp (computing_cuda *d, weft_gpu_event *event, weft_gpu_stream *stream)
 {
@@ -480,8 +482,8 @@ comp_stamp (void *self, weft_gpu_event *event, weft_gpu_stream *stream)
   LOCKED ((computing_cuda *) self, const char *, stamp (self, event, stream));
 }
 
-/* A stream outside the capture that waits for an event of the capture becomes part of the
- * capture. */
+/* Makes a stream wait for an event. A stream outside the capture that waits for an event of the
+ * capture becomes part of the capture. */
 static const char *
 wait_for (computing_cuda *d, weft_gpu_stream *stream, weft_gpu_event *event)
 {
@@ -511,7 +513,8 @@ comp_finish (void *self, weft_gpu_stream *stream)
   LOCKED ((computing_cuda *) self, const char *, finish (self, stream));
 }
 
-/* Time between two records: one microsecond for each work item done between them. */
+/* Returns the time between two records: one microsecond for each work item that was done between
+ * them. */
 static const char *
 comp_elapsed (void *self, weft_gpu_event *from, weft_gpu_event *to, double *seconds)
 {
@@ -546,8 +549,8 @@ comp_fill (void *self, void *at, uint8_t byte, uint64_t bytes, weft_gpu_stream *
                   .kind = COMPUTING_FILL, .copy = { .to = at, .bytes = bytes }, .value = byte });
 }
 
-/* Copies the arguments of the kernels now, because a GPU reads the arguments of a launch when the
- * call is made. */
+/* Enqueues kernels. Copies their arguments now, because a GPU reads the arguments of a launch when
+ * the call is made. */
 static const char *
 comp_kernel (void *self, const struct weft_kernel *k, uint32_t n,
              const struct weft_gpu_scratch *scratch, weft_gpu_stream *stream)
@@ -709,12 +712,12 @@ comp_capture_start (void *self, weft_gpu_stream *stream)
   LOCKED ((computing_cuda *) self, const char *, start_capture (self, stream));
 }
 
-/* Whether the origin stream of a capture waits for all captured work, as CUDA requires. Goes
- * through the graph from its end. */
+/* Whether the origin stream of a capture waits, directly or through other streams, for all captured
+ * work, as CUDA requires. */
 static gboolean
 is_joined (const weft_gpu_graph *g)
 {
-  /* streams and events that the origin stream waits for */
+  /* the streams and events for which the origin stream waits, directly or through others */
   g_autoptr (GHashTable) reached = g_hash_table_new (NULL, NULL);
 
   g_hash_table_add (reached, g->origin);

@@ -1,5 +1,5 @@
-/* Memory of the computing device. The host cannot access it while no work runs. In builds with the
- * address sanitizer, a kernel can access only its own operands. */
+/* Memory of the computing device. The host cannot access device memory while no work runs. In
+ * builds with the address sanitizer, a kernel can access only its own operands. */
 #include "core/base/sanitize.h"
 #include "core/exec/control.h"
 #include "kernels/cuda/launch.h"
@@ -11,8 +11,9 @@
 #endif
 
 #define PAGE 4096u
-#define ALIGNMENT 256u         /* alignment of memory from cudaMalloc */
-#define MOST_FILLED (1u << 20) /* larger memory (scratch) is not filled with NaN */
+/* device memory begins at a multiple of this, like memory from cudaMalloc() */
+#define ALIGNMENT 256u
+#define MOST_FILLED (1u << 20) /* Larger memory, such as scratch, is not filled with NaN. */
 
 static const struct computing_arena *
 arena (const computing_cuda *d, uint32_t i)

@@ -3,28 +3,31 @@
  * order, and a launch of communication ends when all peers have posted their calls. */
 #include "tests/doubles/cuda_log.h"
 
-/* An item of a stream: a record, a wait or a launch of communication. */
+/* One entry of a stream in the replay: an event record, a wait for an event, or a launch of
+ * communication. */
 struct item {
   const struct recorded_call *call;
-  const struct item *record; /* of a wait: the record that it waits for */
-  GPtrArray *talk;           /* of a launch: its calls */
+  const struct item *record; /* set if the entry is a wait: the record entry that it waits for */
+  GPtrArray *talk;           /* set if the entry is a launch: its communication calls */
   gboolean posted, done;
 };
 
 struct host {
-  GPtrArray *call; /* calls of the step, in order */
+  GPtrArray *call; /* calls of this host in the step, in order */
   uint32_t next;
-  struct item *launch; /* the open launch; NULL outside of groups */
+  struct item *launch; /* the launch of the open group; NULL outside of a group */
 };
 
 struct world {
   const cuda_log *log;
   struct host *host;  /* by row */
-  GQueue *stream;     /* [stream]: struct item * */
-  GPtrArray *item;    /* all items, owned */
-  GHashTable *record; /* event -> newest item */
-  GHashTable *posted; /* key of side_of() -> number of calls posted so far */
-  GHashTable *passed; /* call -> how many calls with its key were posted before it */
+  GQueue *stream;     /* [stream]: entries that have not run yet, struct item * */
+  GPtrArray *item;    /* all entries of all streams, owned by this array */
+  GHashTable *record; /* event -> newest entry that records it */
+  /* participant of a communication, as text of side_of() -> number of its posted calls */
+  GHashTable *posted;
+  /* communication call -> number of calls with the same participant before it */
+  GHashTable *passed;
 };
 
 static void
@@ -55,9 +58,9 @@ give (struct world *w, const struct recorded_call *c, struct item *item)
 
 /* ------------------------------------------------------------------------- meetings */
 
-/* A text that identifies one participant of a communication call: the communicator and the member
- * (collective), or the communicator, sender, receiver and direction (transfer). In a transfer,
- * member 0 is the caller and member 1 its peer. */
+/* Returns a text that identifies one participant of a communication call: the communicator and the
+ * member (collective), or the communicator, sender, receiver and direction (transfer). In a
+ * transfer, member 0 is the caller and member 1 its peer. */
 static char *
 side_of (const struct world *w, const struct recorded_call *c, uint32_t member)
 {
@@ -104,7 +107,7 @@ post (struct world *w, struct item *launch)
 static gboolean
 have_all_come (const struct world *w, const struct recorded_call *c)
 {
-  uint32_t first = 1, last = 1; /* of a transfer only the peer, which is member 1 */
+  uint32_t first = 1, last = 1; /* a transfer waits for its peer only, which is member 1 */
 
   if (c->kind == RECORDED_collective) {
     const struct weft_gpu_collective *x =
@@ -131,7 +134,7 @@ is_over (const struct world *w, const struct item *launch)
 
 /* ---------------------------------------------------------------------- who goes on */
 
-/* Runs the first item of a stream if it can run. Returns whether anything changed. */
+/* Runs the first entry of a stream if it can run. Returns whether anything changed. */
 static gboolean
 run_stream (struct world *w, GQueue *stream)
 {
@@ -182,8 +185,8 @@ take_wait (struct world *w, const struct recorded_call *c)
   give (w, c, item);
 }
 
-/* Makes the next call of a host, if it can. Returns whether it did: a query waits until its event
- * is done. */
+/* Makes the next call of a host, if it can be made now: a query of an event waits until the event
+ * is done. Returns whether the call was made. */
 static gboolean
 run_host (struct world *w, struct host *h)
 {

@@ -236,9 +236,9 @@ cuda_log_free (cuda_log *log)
 
 /* ------------------------------------------------------------------------- arenas */
 
-/* Whether an arena is outside the memory plan: control data, scratch, or the buffer into which a
- * REDUCE_SCATTER_V receives its terms. Such arenas are small, except this buffer, which exists only
- * if every rank has its own GPU. */
+/* Whether an arena is outside the memory plan: control data, scratch, or the buffer into which
+ * REDUCE_SCATTER_V receives its terms (only if every rank has its own GPU). The first two are
+ * small. */
 static gboolean
 is_beside (const cuda_log *log, const struct recorded_arena *a, uint32_t row)
 {
@@ -285,7 +285,7 @@ address_of (const cuda_log *log, uint32_t row, uint32_t buf)
   return log->base[row][p->buf[weft_buf_owner (p, buf)].pool] + weft_buf_address (p, buf);
 }
 
-/* Whether these bytes belong to an operand of an op. */
+/* Whether the bytes [at, at + bytes) belong to an operand of an op. */
 static gboolean
 is_operand (const cuda_log *log, uint32_t row, uint32_t op, const void *at, uint64_t bytes)
 {
@@ -363,8 +363,8 @@ n_works (const cuda_log *log, uint32_t row, uint32_t op)
   return n;
 }
 
-/* Compares the kernels of an op. On the device all kernels of an op are one work item; on the host
- * each kernel is one. */
+/* Compares the kernels of an op with the recorded work. On the device all kernels of an op are one
+ * work item; on the host each kernel is a work item. */
 static gboolean
 check_kernels (const cuda_log *log, weft_bind *bind, uint32_t row, uint32_t op)
 {
@@ -419,8 +419,8 @@ check_copies (const cuda_log *log, uint32_t row, uint32_t op)
   return bytes == wanted;
 }
 
-/* Checks a collective with row counts (op kinds ..._V). It consists of sends and receives of the
- * counted rows. REDUCE_SCATTER_V receives into memory outside its operands, and then sums the
+/* Checks a collective with row counts (op kinds ..._V). It must consist of sends and receives of
+ * the counted rows. REDUCE_SCATTER_V receives into memory outside its operands, and then sums the
  * rows. */
 static gboolean
 check_counted (const cuda_log *log, uint32_t row, uint32_t op)
@@ -441,8 +441,8 @@ check_counted (const cuda_log *log, uint32_t row, uint32_t op)
   return TRUE;
 }
 
-/* Checks a communication op if every rank has its own GPU: a shift is two calls (send and receive),
- * every other op one call. */
+/* Checks the calls of a communication op if every rank has its own GPU: a shift is two calls (send
+ * and receive), every other op is one call. */
 static gboolean
 check_launched (const cuda_log *log, uint32_t row, uint32_t op)
 {
@@ -501,7 +501,7 @@ cuda_log_ops (const cuda_log *log)
 
 /* ------------------------------------------------------------------------- order */
 
-/* Finds the first and last work item of an op. FALSE: the op has no work item. */
+/* Finds the first and the last work item of an op. Returns FALSE if the op has none. */
 static gboolean
 works_of (const cuda_log *log, uint32_t row, uint32_t op, const struct cuda_work **first,
           const struct cuda_work **last)
@@ -536,7 +536,7 @@ check_before (const cuda_log *log, uint32_t row, uint32_t op, const uint32_t *be
     uint32_t k = before[(size_t) op * WEFT_N_LANE + lane];
     while (k > 0 && !works_of (log, row, p->lane_ops[lane][k - 1], &first, &its_last))
       k--;
-    /* ops of one launch start together, so they need no order */
+    /* Ops of one launch start together, so the plan's order between them needs no check. */
     if (k == 0 || its_last == last || comes_after (mine, its_last) ||
         (p->op[op].lane == lane && p->op[op].flags & WEFT_OP_GROUPED))
       continue;
@@ -581,13 +581,17 @@ cuda_log_order (const cuda_log *log)
  * as a work item of the waiting stream. Calls of other ranks are ignored. */
 struct alone {
   const cuda_log *log;
-  uint32_t row, n;   /* n: streams + 1; column n - 1 of a clock stands for the begin of the step */
-  uint32_t *clock;   /* [stream][column]: the vector clocks */
-  GHashTable *event; /* event -> clock at its record, for events of this rank */
+  /* n: number of streams + 1. The last column of a clock stands for the begin of the step. */
+  uint32_t row, n;
+  uint32_t *clock; /* vector clocks of all streams: [stream][column] */
+  /* event -> copy of the stream's clock at the record of the event; only events of this rank */
+  GHashTable *event;
   const struct recorded_thing *start;
-  GPtrArray **pending; /* [stream]: clocks of the waits since the last other call of the stream */
-  GPtrArray **about;   /* [stream]: struct recorded_call of each wait in `pending` */
-  GHashTable *waited;  /* events that a stream or a host has waited for */
+  /* [stream]: clocks of the waits that came after the last call of another kind on the stream */
+  GPtrArray **pending;
+  /* [stream]: the wait calls (struct recorded_call) whose clocks are in `pending` */
+  GPtrArray **about;
+  GHashTable *waited; /* events that a stream or a host has waited for */
 };
 
 static gboolean
@@ -599,8 +603,8 @@ covers (const uint32_t *a, const uint32_t *b, uint32_t n)
   return TRUE;
 }
 
-/* Checks the waits that follow each other on a stream: each must add an order that neither the
- * stream nor the other waits have. Otherwise it is superfluous. */
+/* Checks consecutive waits of a stream. Each wait must be necessary: the stream must not already be
+ * ordered after the event, by its own order or by the other waits. */
 static char *
 flush (struct alone *a, uint32_t s)
 {
@@ -638,7 +642,7 @@ look_at_wait (struct alone *a, const struct recorded_call *c, uint32_t s)
     return NULL;
   }
   char *wrong = flush (a, s);
-  mine[s]++; /* a wait for another rank */
+  mine[s]++; /* a wait for another rank counts as a work item */
   g_hash_table_insert (a->event, (void *) (uintptr_t) c->thing,
                        g_memdup2 (mine, a->n * sizeof *mine));
   return wrong;
@@ -672,7 +676,7 @@ look_at_row (struct alone *a)
                      (a->log->shared || c->row == a->row);
     if (start)
       a->start = c->thing;
-    /* a shared GPU: the first rank's record begins the step of all */
+    /* If all ranks share a GPU, the first rank's event record begins the step of every rank. */
     if (start && c->row != a->row) {
       uint32_t *known = g_new0 (uint32_t, a->n);
       known[a->n - 1] = 1;
@@ -709,14 +713,16 @@ look_at_waits (const cuda_log *log, uint32_t row, GHashTable *waited)
   return wrong;
 }
 
-/* Every record must have a wait, except the record at the end of the step (one per GPU). */
+/* Checks that every record of an event has a wait, except the record at the end of the step (one
+ * per GPU). */
 static char *
 look_at_records (const cuda_log *log, GHashTable *waited)
 {
   uint32_t idle = 0;
 
   for (uint32_t i = 0; i < log->n; i++)
-    if (cuda_log_call (log, i)->kind == RECORDED_query) /* the host waits for row counts */
+    /* At a query of an event, the host waits for row counts. */
+    if (cuda_log_call (log, i)->kind == RECORDED_query)
       g_hash_table_add (waited, (void *) (uintptr_t) cuda_log_call (log, i)->thing);
   for (uint32_t i = 0; i < log->n; i++) {
     const struct recorded_call *c = cuda_log_call (log, i);
@@ -741,8 +747,8 @@ cuda_log_waits (const cuda_log *log)
   return look_at_records (log, waited);
 }
 
-/* Whether a call is a query of an event for an op with row counts, the only ops for which the host
- * waits inside a step. */
+/* Whether a call queries an event for an op with row counts. Only for these ops does the host wait
+ * inside a step. */
 static gboolean
 may_look (const cuda_log *log, const struct recorded_call *c)
 {

@@ -1,5 +1,5 @@
-/* A double of cuBLASLt: the matmuls that kernels/cuda/launch.h describes, computed in fp32. Each
- * output is a sum over k, from k = 0 on. */
+/* A double of cuBLASLt that computes the matmuls of kernels/cuda/launch.h in fp32. Each output is
+ * summed over k in rising order, from k = 0. */
 #include "kernels/cuda/fp8_scales.h"
 #include "kernels/cuda/launch.h"
 #include "kernels/float.h"
@@ -20,7 +20,7 @@ wide (const void *data, enum weft_dtype dtype, uint64_t n)
   return out;
 }
 
-/* The transposed matrix. Frees `matrix`. */
+/* Returns the transposed matrix in new memory, and frees `matrix`. */
 static float *
 turned (float *matrix, uint64_t rows, uint64_t columns)
 {
@@ -56,7 +56,7 @@ scale_codes (float *value, const void *scale, const uint64_t size[2],
   }
 }
 
-/* Asserts that GPUs support the matmul (blas.c, playing_cublaslt.h). */
+/* Asserts that a GPU supports this matmul (rules in blas.c and playing_cublaslt.h). */
 static void
 check (const struct weft_cuda_gemm *g)
 {
@@ -68,7 +68,8 @@ check (const struct weft_cuda_gemm *g)
             (codes && g->y_dtype <= WEFT_FP16));
   if (!codes)
     return;
-  g_assert (!g->a_turned && g->b_turned); /* the only form of fp8 matmuls that all GPUs have */
+  /* the only fp8 layout that all GPUs support: b is transposed, a is not */
+  g_assert (!g->a_turned && g->b_turned);
   g_assert (!(g->dtype == WEFT_E5M2 && g->b_dtype == WEFT_E5M2));
   g_assert (!(g->fast && g->block == 128) && !(g->bias && g->y_dtype == WEFT_FP32));
   g_assert (g->block == 0 ||
@@ -108,8 +109,8 @@ follow (const struct weft_cuda_gemm *g, float *y, uint64_t n)
   weft_cpu_gelu_bwd (&k, 0, 1);
 }
 
-/* Whether the epilogue runs as a separate kernel, as if the library did not support it. TRUE for
- * odd sizes, so that tests cover this case. */
+/* Whether the epilogue runs as a separate kernel, as if cuBLASLt could not fuse it. TRUE for odd
+ * sizes, so that tests cover this case. */
 static gboolean
 is_apart (const struct weft_cuda_gemm *g)
 {

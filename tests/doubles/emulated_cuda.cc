@@ -26,7 +26,7 @@ enum {
   MOST_BLOCKS = 65535,
   MOST_THREADS = 1024
 };
-enum { GUARD = 256 /* bytes behind shared memory that no kernel may write */ };
+enum { GUARD = 256 /* bytes behind shared memory that kernels must not change */ };
 
 emulated_index threadIdx, blockIdx;
 dim3 blockDim, gridDim;
@@ -36,13 +36,13 @@ alignas (1024) uint8_t emulated_shared[SHARED_BYTES + GUARD];
 struct place {
   ucontext_t context;
   void *stack;
-  const void *bottom; /* lowest address of the stack, which has `bytes` bytes */
+  const void *bottom; /* lowest address of the stack */
   size_t bytes;
-  void *fake; /* the address sanitizer's fake stack */
+  void *fake; /* handle of the address sanitizer for this stack */
 };
 
-/* The address sanitizer is told the old and the new stack before and after each switch. Otherwise
- * it would treat the stacks of other kernel threads as frames that have returned. */
+/* The address sanitizer must be told about each switch from one stack to another. Otherwise it
+ * would treat the stacks of other kernel threads as frames that have returned. */
 #if WEFT_ADDRESS_SANITIZER
 static place *place_left;
 
@@ -81,9 +81,9 @@ let_touch (const void *, size_t, bool)
 }
 #endif
 
-/* Switches between contexts. swapcontext() would make a system call for the signal mask, which
- * takes most of the time of kernels with many shuffles. This switch saves only the callee-saved
- * registers (System V ABI of x86-64). */
+/* Switches between execution contexts. Saves only the callee-saved registers (System V ABI of
+ * x86-64). swapcontext() would also make a system call for the signal mask, which would take most
+ * of the time of kernels with many shuffles. */
 #if defined(__x86_64__)
 enum { BARE = true, KEPT = 6 };
 
@@ -136,8 +136,8 @@ struct copy {
 
 enum state { READY, AT_BARRIER, IN_EXCHANGE, ENDED };
 
-/* A stack on which kernel threads run. Most threads end without waiting; they run one after the
- * other on one stack. */
+/* A stack on which kernel threads run. Threads that end without waiting run one after the other on
+ * one stack. */
 struct fibre {
   place here;
   std::unique_ptr<uint8_t[]> stack;
@@ -148,27 +148,29 @@ struct thread {
   emulated_index index;
   uint32_t warp, lane;
   enum state state;
-  int line; /* source line of the barrier at which the thread waits */
-  std::vector<std::vector<copy>> groups; /* groups of cp.async; the last is not committed yet */
+  int line; /* where the thread waits: source line of its barrier */
+  /* groups of cp.async of the thread; the last group is not committed yet */
+  std::vector<std::vector<copy>> groups;
 };
 
 /* A warp: its lanes that are ready to run, the exchange (shuffle, vote, ldmatrix ...) in progress,
  * and the operands of the lanes that have reached the exchange. */
 struct warp {
-  uint32_t ready; /* one bit per lane */
+  uint32_t ready; /* lanes that can run, one bit per lane */
   void *lane[WARP];
   emulated_maker *make;
   int line; /* source line of the exchange */
-  /* lanes that have reached the exchange; number of completed __syncwarp() */
+  /* lanes that have reached the current exchange; completed __syncwarp() */
   unsigned come, barriers;
 };
 
 static place scheduler;
 static std::vector<thread> threads;
 static size_t n_begun, n_ended; /* number of threads of the block that have begun and ended */
-static unsigned n_barriers;     /* completed __syncthreads() of the block */
+static unsigned n_barriers;     /* number of completed __syncthreads() of the block */
 static std::vector<warp> warps;
-static std::vector<std::unique_ptr<fibre>> fibres; /* kept from block to block */
+/* stacks of kernel threads, which later blocks use again */
+static std::vector<std::unique_ptr<fibre>> fibres;
 static std::vector<fibre *> idle;
 static thread *now;
 static const std::function<void ()> *body;
@@ -204,8 +206,8 @@ highest (uint32_t bits)
   return WARP - 1 - (uint32_t) __builtin_clz (bits);
 }
 
-/* The next ready lane of the warp, which runs when thread `me` waits or has ended. NULL: no lane is
- * ready, or some threads of the block have not started yet. */
+/* Returns the ready lane of the warp that runs next when thread `me` waits or has ended. Returns
+ * NULL if no lane is ready, or some threads of the block have not started yet. */
 static thread *
 next_lane (const thread *me)
 {
@@ -243,7 +245,7 @@ __syncthreads (int line)
   emulated_races_go_on (0, which);
 }
 
-/* Index of the thread of the block that starts next. */
+/* Returns the index of the thread of the block that starts next. */
 static size_t
 next_to_begin (void)
 {
@@ -271,7 +273,9 @@ run_thread (fibre *on)
   emulated_races_begin ();
   (*body) ();
   emulated_races_end ();
-  set_state (now, ENDED); /* not `t`: while it waited, other threads ran on other stacks */
+  /* The thread that ends is `now`. `t` may be another thread, because other threads ran on this
+   * stack while the thread waited. */
+  set_state (now, ENDED);
   n_ended++;
 }
 
@@ -285,9 +289,9 @@ run_threads (fibre *me)
   while (!EMULATED_RACES && n_begun < threads.size ());
 }
 
-static fibre *comes; /* the stack that is started next */
+static fibre *comes; /* stack of kernel threads to which the scheduler switches next */
 
-/* The first function on every stack; it never returns. */
+/* The first function that runs on every stack of a kernel thread. It never returns. */
 static void
 live (void)
 {
@@ -302,7 +306,7 @@ live (void)
   }
 }
 
-/* Prepares a new stack so that a switch to it begins live(). */
+/* Prepares a new stack: the first switch to the stack calls live(). */
 static void
 prepare_stack (fibre *f)
 {
@@ -364,7 +368,8 @@ come (warp *m, size_t lane, void *mine, emulated_maker *make, int line)
   m->lane[lane] = mine;
 }
 
-/* Computes the exchange for all lanes. The race detector does not watch these accesses. */
+/* Computes the result of a warp exchange for all lanes. The race detector ignores the memory
+ * accesses of this function. */
 static void
 make_unwatched (emulated_maker *make, void *const *lane)
 {
@@ -414,9 +419,9 @@ __syncwarp (int line)
   emulated_races_go_on (whose, which);
 }
 
-static size_t shared_bytes; /* dynamic shared memory of the running block */
+static size_t shared_bytes; /* size of the dynamic shared memory of the running block */
 
-/* Bounds of the static shared memory of all kernels (__shared__ in emulated_cuda.hh). */
+/* Begin and end of the static shared memory of all kernels (__shared__ in emulated_cuda.hh). */
 extern "C" uint8_t __start_emulated_static[], __stop_emulated_static[];
 
 static void
@@ -455,7 +460,8 @@ emulated_copy (void *to, const void *from, size_t bytes)
   if ((uintptr_t) from % bytes)
     die ("%zu bytes are copied from an address that is no multiple of that", bytes);
   keep_copy ({ to, from, bytes });
-  memset (to, 0xff, bytes); /* NaN until the kernel waits for the copy */
+  /* the destination of a cp.async is NaN until the kernel has waited for the copy */
+  memset (to, 0xff, bytes);
 }
 
 void
@@ -478,7 +484,8 @@ arrive (const copy &c)
   emulated_copy_arrived (c.to);
 }
 
-/* Completes all groups of cp.async of the thread except the newest `open`. */
+/* Waits until all groups of cp.async of the thread are complete, except the newest `open`
+ * groups. */
 void
 emulated_copy_wait (unsigned open)
 {
@@ -517,7 +524,8 @@ own_fibre (size_t i)
   return fibres[number].get ();
 }
 
-/* Starts all threads of the block. Each runs until it ends or must wait for others. */
+/* Starts all threads of the block. Each thread runs until it ends or must wait for other
+ * threads. */
 static void
 begin_all (void)
 {
@@ -577,8 +585,8 @@ finish_barrier (void)
   return true;
 }
 
-/* Runs a ready lane of a warp. Its lanes then run one after the other, until all wait at a barrier
- * or have ended. Returns whether a lane was ready. */
+/* Runs a ready lane of a warp, and then the other lanes of the warp one after the other, until all
+ * of them wait at a barrier or have ended. Returns whether a lane was ready. */
 static bool
 run_warp (size_t first)
 {
@@ -615,8 +623,7 @@ run_block (void)
 
 /* ------------------------------------------------------------------------------ launches */
 
-/* Kernel -> bytes of dynamic shared memory that it has requested (cudaFuncSetAttribute()), for the
- * rest of the program. */
+/* kernel -> bytes of dynamic shared memory that it has requested with cudaFuncSetAttribute() */
 static std::map<const void *, size_t> allowed;
 static enum emulated_blocks chosen = EMULATED_ALL;
 static size_t most_shared = SHARED_BYTES;
@@ -639,7 +646,7 @@ emulated_run_blocks (enum emulated_blocks which)
   chosen = which;
 }
 
-static std::map<std::string, uint64_t> launches; /* number of launches by name of the kernel */
+static std::map<std::string, uint64_t> launches; /* name of a kernel -> number of its launches */
 
 void
 emulated_count (const char *kernel)

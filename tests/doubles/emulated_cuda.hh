@@ -36,7 +36,7 @@ struct alignas (16) uint4 {
   uint32_t x, y, z, w;
 };
 
-/* Indices of the running thread. */
+/* threadIdx and blockIdx of the running thread. */
 extern emulated_index threadIdx, blockIdx;
 extern dim3 blockDim, gridDim;
 extern uint8_t emulated_shared[];
@@ -49,21 +49,22 @@ extern uint8_t emulated_shared[];
 #define __restrict__ __restrict
 /* The linker script collects these variables by `noinit`: templates lose section names (GCC bug
  * 41091). */
-#define __shared__ static __attribute__ ((noinit)) /* emulated_static.ld */
+#define __shared__ static __attribute__ ((noinit)) /* emulated_static.ld collects these variables */
 #define __grid_constant__
 
-/* Allows a kernel more than 48 KB of dynamic shared memory, like cudaFuncSetAttribute(). Returns
- * NULL, or an error message. */
+/* Allows a kernel `bytes` bytes of dynamic shared memory, more than the default limit of 48 KB,
+ * like cudaFuncSetAttribute(). Returns NULL, or an error message. */
 const char *emulated_allow (const void *kernel, size_t bytes);
 
-/* Largest size that emulated_allow() accepts. */
+/* Returns the largest size that emulated_allow() accepts. */
 size_t emulated_most_shared (void);
 
 /* Launches a kernel: calls `thread` for every thread of the blocks that run
  * (emulated_run_blocks()). */
 void emulated_run (const void *kernel, dim3 grid, dim3 block, size_t shared,
                    const std::function<void ()> &thread);
-void emulated_count (const char *kernel); /* counts a launch for emulated_launches() */
+/* Adds a launch of this kernel to the counts that emulated_launches() returns. */
+void emulated_count (const char *kernel);
 
 void __syncthreads (int line = __builtin_LINE ());
 void __syncwarp (int line = __builtin_LINE ());
@@ -73,7 +74,8 @@ void __syncwarp (int line = __builtin_LINE ());
  * lanes; then all lanes continue. */
 typedef void emulated_maker (void *const *lane);
 void emulated_meet (void *mine, emulated_maker *make, int line);
-void emulated_all_lanes (unsigned mask); /* fails unless an exchange names all 32 lanes */
+/* Fails unless the mask of a warp exchange names all 32 lanes. */
+void emulated_all_lanes (unsigned mask);
 
 /* Checks a read of `bytes` by an instruction that requires aligned shared memory. */
 void emulated_read_shared (const void *at, size_t bytes);
@@ -84,7 +86,8 @@ void emulated_copy (void *to, const void *from, size_t bytes = 16);
 void emulated_copy_commit (void);
 void emulated_copy_wait (unsigned open);
 
-/* A shuffle: the value of a lane (mine), the lane that it reads from, and the result (out). */
+/* One lane's part of a shuffle: its value (`mine`), the lane whose value it reads (`from`), and the
+ * value that it has read (`out`). */
 template <class T> struct emulated_shuffle {
   T mine, out;
   unsigned from;
@@ -127,7 +130,7 @@ emulated_vote (void *const *lane)
     *(unsigned *) lane[l] = bits;
 }
 
-/* A vote over all 32 lanes of a warp. */
+/* __ballot_sync(): a vote over all 32 lanes of a warp. */
 static inline unsigned
 __ballot_sync (unsigned all, int yes, int line = __builtin_LINE ())
 {
@@ -143,7 +146,8 @@ __popc (unsigned bits)
   return __builtin_popcount (bits);
 }
 
-/* Selects four of eight bytes (a, then b) by the four hexadecimal digits, lowest first. */
+/* CUDA's __byte_perm(): numbers the bytes of `a` 0 to 3 and of `b` 4 to 7. The four lowest
+ * hexadecimal digits choose the bytes of the result, lowest first. */
 static inline uint32_t
 __byte_perm (uint32_t a, uint32_t b, uint32_t digits)
 {

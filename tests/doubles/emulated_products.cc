@@ -14,49 +14,53 @@
 enum {
   WARP = 32,
   WARPS = 4,
-  ROWS = 16 /* rows of one warp */,
+  ROWS = 16 /* rows that one warp computes */,
   MOST_TERMS = 32,
   MOST_COLUMNS = 256,
   WORDS = 4
 };
-enum { CHUNK = 16 /* bytes of one cp.async */ };
+enum { CHUNK = 16 /* bytes that one cp.async copies */ };
 
-static const uint32_t in_flight = 0x7fc0dead; /* a NaN, in accumulators of products in flight */
+/* A NaN, which accumulators contain while a product is in flight. */
+static const uint32_t in_flight = 0x7fc0dead;
 
 struct product {
   emulated_product it;
-  uint32_t fragments[WORDS]; /* registers of the left matrix when the product was issued */
+  /* the fragments of the left matrix, copied from the registers when the product was issued */
+  uint32_t fragments[WORDS];
 };
 
-/* Accumulators with products in flight, and their values before the first of these products. */
+/* The accumulators of a thread that have wgmma products in flight, and their values before the
+ * first of these products. */
 struct busy {
   float *sum;
   unsigned n, products;
   std::vector<float> before;
 };
 
-/* The products and cp.async of a thread that have not completed. */
+/* The wgmma products and the cp.async copies of a thread that have not completed. */
 struct flight {
-  std::vector<product> open; /* issued, not committed to a group yet */
+  std::vector<product> open; /* issued products that no wgmma.commit_group has committed yet */
   std::vector<std::vector<product>> groups;
   std::vector<busy> sums;
   /* chunks of shared memory that cp.async has written, before the fence */
   std::vector<size_t> copies;
-  bool begun;                 /* wgmma.fence was executed, and no wait followed */
+  bool begun; /* TRUE: a wgmma.fence was executed, and no wait has followed */
   size_t issued;
 };
 
-/* The two matrix descriptors of a product. All four warps of a warpgroup must pass the same two. */
+/* The two matrix descriptors of a wgmma. All four warps of a warpgroup must pass the same two. */
 struct issued {
   uint64_t a, b;
 };
 
 static std::vector<flight>
-    flights; /* by thread; empty: no product or cp.async in this block yet */
+    flights; /* [thread of the block]; empty if the block has issued no product and no cp.async */
 static std::vector<std::vector<issued>> warpgroups;
-/* [chunk of shared memory]: 1: written by cp.async, not fenced yet */
+/* [chunk of shared memory]: 1 after cp.async has written the chunk, until the fence to the async
+ * proxy */
 static std::vector<uint8_t> unseen;
-static size_t bytes;                /* size of shared memory */
+static size_t bytes; /* size of the block's shared memory in bytes */
 static bool expected;
 static const char *first_complaint;
 
@@ -91,7 +95,7 @@ emulated_products_open (size_t shared)
   warpgroups.clear ();
 }
 
-/* Checks that all four warps of each warpgroup have issued the same number of products. */
+/* Checks that the four warps of each warpgroup have issued the same number of wgmma products. */
 static void
 check_issued (void)
 {
@@ -212,7 +216,7 @@ check_described (uint64_t bits)
     complain ("a matrix is not laid out in rows of 128 bytes");
   if (bits >> 49 & 7)
     complain ("a matrix has a base offset");
-  if (bits >> 3 & 7) /* the start address must be a multiple of 1024 */
+  if (bits >> 3 & 7) /* the matrix must start at a multiple of 1024 bytes */
     complain ("a matrix without base offset does not begin at a multiple of eight rows");
 }
 
@@ -255,12 +259,13 @@ compare_warps (flight *f, const emulated_product &it)
     complain ("warps of a warpgroup multiply different matrices");
 }
 
-/* Tells the race detector what a product in flight reads. One lane of each warp reports for all
- * lanes. */
+/* Tells the race detector which memory a wgmma product in flight reads. One lane of each warp does
+ * this for all lanes. */
 static void
 watch (const emulated_product &it)
 {
-  /* 16-bit elements along the summed dimension; two fp8 values are one */
+  /* A wgmma reads 16 elements of 16 bits along the summed dimension. Two fp8 values are one such
+   * element. */
   const unsigned words = 16;
 
   if (threadIdx.x % WARP)
@@ -337,7 +342,7 @@ element_in (const described &matrix, unsigned outer, unsigned term, const emulat
   return code ((uint8_t) (matrix.element (outer, term / 2) >> term % 2 * 8));
 }
 
-/* One product of a warp, with the operands of all its lanes. */
+/* One wgmma product of a warp, with the operands of all its lanes. */
 struct together {
   const product *lane[WARP];
 
@@ -398,7 +403,7 @@ make (const together &t, float *const sums[WARP])
   }
 }
 
-/* Restores the accumulators of a thread that have no product in flight any more. */
+/* Restores those accumulators of a thread that no product in flight writes any more. */
 static void
 give_back (flight *f)
 {
@@ -413,7 +418,8 @@ give_back (flight *f)
   }
 }
 
-/* Computes the oldest group of products of a warp. The first lane computes for all lanes. */
+/* Computes the oldest group of wgmma products of a warp. The first lane computes for all lanes of
+ * the warp. */
 static void
 make_group (flight *const lanes[WARP])
 {
@@ -434,7 +440,7 @@ make_group (flight *const lanes[WARP])
   }
 }
 
-/* A lane that waits until at most `open` of its groups of products are in flight. */
+/* A lane that waits until at most `open` of its groups of wgmma products are in flight. */
 struct waiting {
   flight *f;
   unsigned open;

@@ -4,12 +4,14 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* One wgmma by 128 threads: sum (64, columns) = or += a (64, 16) times b (16, columns). fp8 codes
- * have 32 terms instead of 16; two codes are one 16-bit element. */
+/* One wgmma by 128 threads: adds the product of a (64, 16) and b (16, columns) to sum (64,
+ * columns), or replaces sum by the product. With fp8 values there are 32 terms instead of 16; two
+ * fp8 values are one 16-bit element. */
 struct emulated_product {
-  float *sum; /* accumulators of this thread: columns / 2 */
+  float *sum; /* accumulators of this thread; columns / 2 numbers */
   unsigned columns;
-  const uint32_t *a; /* four words of fragments; NULL: a_at describes the matrix */
+  /* fragments of the left matrix in registers, four words; NULL: a_at describes the matrix */
+  const uint32_t *a;
   uint64_t a_at, b;
   bool a_turned, b_turned, adds;
   float (*decoded) (uint16_t bits);
@@ -26,9 +28,9 @@ void emulated_copies_are_seen (void);
  * rows of the left or columns of the right matrix. */
 uint64_t emulated_matrix_place (uint64_t bits, bool turned, unsigned outer, unsigned term);
 
-/* Begin and end of a block with `shared` bytes of dynamic shared memory. */
+/* Called when a block with `shared` bytes of dynamic shared memory begins and ends. */
 void emulated_products_open (size_t shared);
 void emulated_products_close (void);
 
-/* A cp.async of this thread to `to` has completed. */
+/* Called when the data of a cp.async of this thread have arrived at `to`. */
 void emulated_copy_arrived (const void *to);

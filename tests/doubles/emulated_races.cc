@@ -12,8 +12,8 @@ emulated_races (void)
 #include <stdio.h>
 #include <vector>
 
-/* Functions of ThreadSanitizer: some declare memory of another heap as new, others exclude accesses
- * from race detection. */
+/* Functions of ThreadSanitizer. Some declare memory as new that the emulator uses again; others
+ * exclude memory accesses from race detection. */
 extern "C" {
 void __tsan_java_init (uintptr_t heap, uintptr_t bytes);
 void __tsan_java_alloc (uintptr_t at, uintptr_t bytes);
@@ -26,20 +26,22 @@ void AnnotateIgnoreSyncBegin (const char *file, int line);
 void AnnotateIgnoreSyncEnd (const char *file, int line);
 void __tsan_read_range (void *at, unsigned long bytes);
 void __tsan_on_report (void *report);
-extern char __data_start[], _end[]; /* static data of the program, which contain shared memory */
+/* bounds of the static data of the program, which contain the emulated shared memory */
+extern char __data_start[], _end[];
 }
 
 enum {
-  NOT_SYNC = 1 /* flag: switching between fibres does not order memory accesses */,
+  NOT_SYNC = 1 /* flag of a switch between fibres: the switch does not order memory accesses */,
   WORD = 8,
   MOST_BARRIERS = 1 + 1024 / 32
 };
 
 static std::vector<void *> fibres;
-/* 0 and 1 in turn: two consecutive blocks use different fibres and barriers */
+/* 0 and 1 in turn: consecutive blocks use different fibre and barrier objects of the thread
+ * sanitizer */
 static unsigned turn;
 static void *host;
-/* sync objects of ThreadSanitizer, identified by their addresses */
+/* The addresses of these objects stand for synchronisation objects of ThreadSanitizer. */
 static char begun, ended, barriers[MOST_BARRIERS][4];
 static bool in_kernel, raced;
 
@@ -144,8 +146,8 @@ emulated_races_end (void)
   __tsan_release (&ended);
 }
 
-/* The sync object of a barrier. Consecutive barriers use two objects in turn, because a fast thread
- * may reach the next barrier before the slowest one has left this one. */
+/* Returns the sync object of a barrier. Consecutive barriers use two objects in turn, because a
+ * fast thread may reach the next barrier before the slowest thread has left this barrier. */
 static void *
 barrier (size_t whose, unsigned count)
 {

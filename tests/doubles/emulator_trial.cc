@@ -7,7 +7,7 @@ enum { WORDS = 64 };
 
 alignas (16) static uint16_t memory[8 * WORDS + 8];
 
-/* Makes the compiler keep the read of x. */
+/* Reads x in a way that the compiler cannot remove. */
 static void
 use (float x)
 {
@@ -72,7 +72,8 @@ meet (enum emulator_fault fault)
     __syncthreads ();
 }
 
-/* Accesses `data` (n elements) out of bounds. */
+/* Reads or writes, depending on the fault, an element in front of or behind the n elements of
+ * `data`. */
 __global__ void
 touch (enum emulator_fault fault, float *data, int n)
 {
@@ -82,7 +83,8 @@ touch (enum emulator_fault fault, float *data, int n)
     data[fault == EMULATOR_PAGE_WRITTEN ? -1 : n] = 1;
 }
 
-/* Each thread writes 16 bytes of shared memory, which its neighbour reads. */
+/* Each thread writes 16 bytes of shared memory, which other threads read. The barrier between them
+ * is missing if the fault is EMULATOR_RACE_BLOCK. */
 __global__ void
 share (enum emulator_fault fault, float *once)
 {

@@ -8,39 +8,49 @@ extern "C" {
 
 enum emulator_fault {
   EMULATOR_NO_FAULT,
-  EMULATOR_LANES_ENDED,  /* some lanes of a warp have ended while others shuffle */
-  EMULATOR_LANES_APART,  /* lanes of a warp shuffle at different lines */
-  EMULATOR_WARP_SHORT,   /* an exchange in a warp of only 16 lanes */
-  EMULATOR_PACK_ASKEW,   /* a 16-byte access at an address that is only a multiple of 4 */
-  EMULATOR_COPY_ASKEW,   /* cp.async from an address that is only a multiple of 4 */
-  EMULATOR_MATRIX_ASKEW, /* ldmatrix with rows at multiples of only 8 bytes */
-  EMULATOR_BEHIND,       /* writes a word beyond the shared memory of a launch */
-  EMULATOR_NOT_ASKED,    /* uses more than 48 KB of shared memory without requesting it */
-  EMULATOR_GRID_HIGH,    /* 65536 blocks in y */
+  EMULATOR_LANES_ENDED, /* some lanes of a warp have ended when the other lanes shuffle */
+  EMULATOR_LANES_APART, /* lanes of a warp call the same shuffle at different source lines */
+  EMULATOR_WARP_SHORT,  /* a shuffle in a warp that has only 16 threads */
+  EMULATOR_PACK_ASKEW,  /* a 16-byte access at an address that is only a multiple of 4 */
+  /* cp.async of 16 bytes from an address that is a multiple of 4, not of 16 */
+  EMULATOR_COPY_ASKEW,
+  EMULATOR_MATRIX_ASKEW, /* ldmatrix whose rows begin at multiples of 8 bytes; 16 are required */
+  EMULATOR_BEHIND,       /* a write of a word behind the shared memory of the launch */
+  /* a launch with more than 48 KB of shared memory that the kernel has not requested */
+  EMULATOR_NOT_ASKED,
+  EMULATOR_GRID_HIGH, /* 65536 blocks in y */
   EMULATOR_GRID_EMPTY,
-  EMULATOR_BLOCK_WIDE,    /* 1025 threads per block */
-  EMULATOR_MASK_HALF,     /* a shuffle by all 32 lanes with a mask of 16 */
-  EMULATOR_BARRIER_LEFT,  /* a thread has ended while others wait at a barrier */
-  EMULATOR_BARRIERS,      /* threads of a block at different barriers */
-  EMULATOR_PAGE_READ,     /* reads an element beyond memory that ends at a page (fenced.h) */
-  EMULATOR_PAGE_WRITTEN,  /* writes an element before memory that begins at a page */
-  EMULATOR_SLACK_WRITTEN, /* writes an element beyond memory that does not end at a page */
+  EMULATOR_BLOCK_WIDE, /* a launch with 1025 threads per block, one more than the limit */
+  EMULATOR_MASK_HALF,  /* a shuffle by 32 lanes whose mask names only 16 lanes */
+  /* a thread has ended when the other threads of the block wait at a barrier */
+  EMULATOR_BARRIER_LEFT,
+  EMULATOR_BARRIERS,      /* threads of a block wait at different barriers */
+  EMULATOR_PAGE_READ,     /* a read behind memory that ends at the end of a page (fenced.h) */
+  EMULATOR_PAGE_WRITTEN,  /* a write in front of memory that begins at the begin of a page */
+  EMULATOR_SLACK_WRITTEN, /* a write behind memory that ends inside a page */
 
-  EMULATOR_ADDRESSES,                        /* from here on: found by the address sanitizer only */
-  EMULATOR_READ_BEHIND = EMULATOR_ADDRESSES, /* reads a word beyond the shared memory of a launch */
-  EMULATOR_OWN_BEHIND,                       /* reads beyond a thread's own array after a barrier */
-  EMULATOR_SLACK_READ, /* reads an element beyond memory that does not end at a page */
+  /* the first of the faults that only the address sanitizer finds */
+  EMULATOR_ADDRESSES,
+  /* a read of a word behind the shared memory of the launch */
+  EMULATOR_READ_BEHIND = EMULATOR_ADDRESSES,
+  /* a read behind a thread's own array, after a barrier */
+  EMULATOR_OWN_BEHIND,
+  EMULATOR_SLACK_READ, /* a read behind memory that ends inside a page */
 
-  EMULATOR_RACES,                       /* from here on: found by the thread sanitizer */
-  EMULATOR_RACE_BLOCK = EMULATOR_RACES, /* reads a word of another warp without a barrier */
-  EMULATOR_RACE_SHUFFLE,                /* writes a word that another lane read before a shuffle */
-  EMULATOR_RACE_COPY,   /* reads data of another lane's cp.async without a barrier */
-  EMULATOR_RACE_MATRIX, /* reads another lane's cp.async by ldmatrix, without a barrier */
-  EMULATOR_RACE_GRID,   /* two blocks write one word of global memory */
+  /* the first of the faults that only the thread sanitizer finds */
+  EMULATOR_RACES,
+  /* a read of a word that another warp writes, without a barrier between them */
+  EMULATOR_RACE_BLOCK = EMULATOR_RACES,
+  /* a write of a word that another lane has read, with only a shuffle between them */
+  EMULATOR_RACE_SHUFFLE,
+  EMULATOR_RACE_COPY, /* a read of data that another lane copied by cp.async, without a barrier */
+  /* an ldmatrix of data that another lane copied by cp.async, without a barrier */
+  EMULATOR_RACE_MATRIX,
+  EMULATOR_RACE_GRID, /* writes of one word of global memory by two blocks */
   EMULATOR_N_FAULT,
 };
 
-/* Runs kernels, of which one has this fault. */
+/* Runs a kernel that has the fault `fault`, and kernels without a fault. */
 void emulator_try (enum emulator_fault fault);
 
 /* Each thread reads the value of its neighbour without a barrier. Returns what a thread reads: 1 if

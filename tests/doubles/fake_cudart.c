@@ -10,10 +10,10 @@ computing_cuda *fake_device;
 static uint64_t n_calls, fails_at;
 static gint n_memory;
 
-/* State of a host thread. */
+/* State of the CUDA runtime for each host thread. */
 static _Thread_local struct {
   cudaError_t last;
-  const char *words; /* text of cudaErrorUnknown */
+  const char *words; /* text that cudaGetErrorString() returns for cudaErrorUnknown */
   int device;
   gboolean captures;
 } here;
@@ -171,7 +171,7 @@ give_back (void *at, enum weft_pool pool)
 {
   g_atomic_int_add (&n_memory, -1);
   cudaError_t error = told (FAKE_CALL (release, pool, at));
-  MAY_FAIL; /* the memory is freed even if the call fails */
+  MAY_FAIL; /* the real cudaFree() frees the memory even if it returns an error */
   return error;
 }
 
@@ -356,8 +356,8 @@ cudaGetDriverEntryPointByVersion (const char *symbol, void **funcPtr, unsigned i
   return cudaSuccess;
 }
 
-/* The kernel launchers of the module call this function instead of CUDA (tests/CMakeLists.txt). It
- * enqueues the work, and returns an earlier error of the thread, as CUDA does. */
+/* The kernel launchers of the module call this function instead of CUDA's (tests/CMakeLists.txt).
+ * It enqueues the launch, and returns an earlier error of the thread, as CUDA does. */
 static const char *
 launch (weft_gpu_stream *stream, const struct computing_item *item)
 {
@@ -436,7 +436,7 @@ cudaStreamEndCapture (cudaStream_t stream, cudaGraph_t *graph)
   return told (said ? said : "the test wants this call to fail");
 }
 
-/* The executable graph is the graph itself, so a later cudaGraphDestroy() of the graph does
+/* Returns the graph itself as executable graph. So a later cudaGraphDestroy() of the graph does
  * nothing. */
 cudaError_t
 cudaGraphInstantiate (cudaGraphExec_t *pGraphExec, cudaGraph_t graph, unsigned long long flags)

@@ -3,12 +3,12 @@
 #include <nccl.h>
 #include <string.h>
 
-enum { LOOKS = 3 }; /* polls of a communicator until its group has been launched */
+enum { LOOKS = 3 }; /* polls of a communicator until the launch of its group has ended */
 
 struct ncclComm {
-  weft_gpu_comm *comm; /* the communicator of the computing device */
+  weft_gpu_comm *comm; /* the communicator of computing_cuda.h that does the work */
   ncclResult_t state;
-  const void *owner; /* the thread whose open group uses the communicator */
+  const void *owner; /* host thread whose open group contains calls of this communicator */
   gboolean finalized;
   uint32_t n_registered; /* number of registered windows, buffers and operators */
 };
@@ -19,7 +19,8 @@ struct operator {
   gboolean there;
 };
 
-/* A result that the caller may read only after its group has been launched. */
+/* A handle that a group will create. The caller may read the handle only after the group has been
+ * launched. */
 struct promise {
   void **to, *what;
 };
@@ -31,7 +32,7 @@ struct split {
 /* The state of a host thread: its open group, and the group that is being launched. */
 struct thread {
   int depth;
-  gboolean missed; /* the last ncclGroupStart() failed */
+  gboolean missed; /* TRUE: the last ncclGroupStart() failed, so the group is not open */
   ncclResult_t error;
   GPtrArray *comm, *aborted;
   GArray *promise, *split;
@@ -40,14 +41,17 @@ struct thread {
   GPtrArray *stream;
 };
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* for the variables below */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards the following variables */
 static GPtrArray *threads;
-static uint32_t generation;  /* counts fake_nccl_begin(): state of threads from before is invalid */
-static GPtrArray *launching; /* streams on which a launch is pending */
+/* Number of the current fake_nccl_begin(). The state of a thread is invalid if it has another
+ * number. */
+static uint32_t generation;
+static GPtrArray *launching; /* streams on which an NCCL launch has not been enqueued yet */
 static GArray *operators;
 static gint n_groups, n_comms, n_windows, n_memory;
 static char words[256];
-static const char *broken; /* a rule that was broken before the call that the test lets fail */
+/* Text of the first rule that calls broke before the call that the test lets fail; NULL: none. */
+static const char *broken;
 
 static void
 clear_group (struct thread *t)
@@ -65,7 +69,8 @@ free_thread (void *data)
   g_free (data);
 }
 
-/* The state of the calling thread. It exists longer than the thread; the test frees it. */
+/* Returns the state of the calling thread. The state exists longer than the thread; the test frees
+ * it. */
 static struct thread *
 this_thread (void)
 {
@@ -118,7 +123,8 @@ fake_nccl_launches_on (const void *stream)
   return found;
 }
 
-/* Returns an error with a text. Inside a group, ncclGroupEnd() returns the error too. */
+/* Returns an error with a text. If the call is inside a group, ncclGroupEnd() returns the error
+ * too. */
 static ncclResult_t
 refuse (const char *why)
 {
@@ -189,8 +195,8 @@ new_comm (weft_gpu_comm *comm)
   return made;
 }
 
-/* Splits a communicator, when all members have called. Size and rank of the new one follow from
- * color and key. */
+/* Splits a communicator when all members have called. Size and ranks of the new communicator follow
+ * from color and key. */
 static ncclResult_t
 make_split (const struct split *s)
 {
@@ -245,7 +251,7 @@ set_streams (gboolean launches)
     g_clear_pointer (&here.stream, g_ptr_array_unref);
 }
 
-/* Launches a group. NCCL does this in a thread that it starts for the group. */
+/* Launches a group. As in NCCL, a thread that was started for this group makes the launch. */
 static void
 launch (void)
 {
@@ -264,7 +270,8 @@ launch (void)
   clear_group (&here);
 }
 
-/* Frees a communicator. The last one also drops all launches that are still pending. */
+/* Frees a communicator. When the last communicator is freed, all launches that are still pending
+ * are dropped. */
 static void
 free_comm (void *data)
 {
@@ -365,7 +372,7 @@ ncclCommInitRankConfig (ncclComm_t *comm, int nranks, ncclUniqueId commId, int r
   return ncclInProgress;
 }
 
-/* The new communicator exists only when all members have called. */
+/* Creates a communicator from a split. It exists only when all members have called. */
 ncclResult_t
 ncclCommSplit (ncclComm_t comm, int color, int key, ncclComm_t *newcomm, ncclConfig_t *config)
 {
@@ -402,7 +409,7 @@ ncclCommDestroy (ncclComm_t comm)
   return ncclSuccess;
 }
 
-/* A communicator that is aborted inside a group is aborted when the group ends. */
+/* Aborts a communicator. Inside a group, the abort happens when the group ends. */
 ncclResult_t
 ncclCommAbort (ncclComm_t comm)
 {
@@ -445,7 +452,8 @@ count_registered (struct ncclComm *comm, int more)
   comm->n_registered += (uint32_t) more;
 }
 
-/* The window exists only when all members have called. */
+/* Registers a window. As in NCCL, the window exists only when all members of the communicator have
+ * called. */
 ncclResult_t
 ncclCommWindowRegister (ncclComm_t comm, void *buff, size_t size, ncclWindow_t *win, int winFlags)
 {
@@ -547,7 +555,7 @@ ncclRedOpDestroy (ncclRedOp_t op, ncclComm_t comm)
 
 /* ------------------------------------------------------------------------ collectives */
 
-/* A call outside of a group is a group of one call. */
+/* Makes a collective call. A call outside of a group is a group of one call. */
 static ncclResult_t
 talk (struct weft_gpu_collective c, ncclRedOp_t op, struct ncclComm *comm, cudaStream_t stream)
 {

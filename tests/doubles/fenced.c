@@ -9,12 +9,12 @@
 enum { PAGE = 4096, UNIT = 16, UNTOUCHED = 0xa5 };
 
 struct fenced {
-  uint8_t *base;  /* first byte of all pages; the first and the last page are inaccessible */
-  uint64_t pages; /* bytes of the pages between the two inaccessible ones */
+  uint8_t *base;  /* first byte of all pages; the first and the last page cannot be accessed */
+  uint64_t pages; /* bytes of the accessible pages between the two inaccessible pages */
   uint64_t before, bytes;
 };
 
-static GHashTable *all; /* address of the memory -> struct fenced */
+static GHashTable *all; /* start address of fenced memory -> its struct fenced */
 
 static void
 let_touch (void *at, uint64_t bytes, gboolean touch)

@@ -29,7 +29,7 @@ NO_DRIVER_ANSWER (cuLinkCreate)
 NO_DRIVER_ANSWER (cuLinkDestroy)
 NO_DRIVER_ANSWER (cuStreamGetCtx)
 
-/* Handles of loaded code are never dereferenced. */
+/* Functions that return handles of loaded code. cuDNN never dereferences these handles. */
 #define NO_DRIVER_MAKE(name)                                                                       \
   int name (void **out);                                                                           \
   int name (void **out)                                                                            \

@@ -15,7 +15,8 @@ enum { N_ANSWERS = 3, DEFAULT_ALIGNMENT = 256, MAGIC = 0x706c6179 };
 
 /* ---------------------------------------------------------------------------- attributes */
 
-/* The attributes of a descriptor, by number; cublasLt.h defines the size of each. */
+/* The attributes of a cuBLASLt descriptor, by number. cublasLt.h defines the size of each
+ * attribute. */
 struct attributes {
   uint64_t value[64];
 };
@@ -167,7 +168,7 @@ struct problem {
   const struct layout *a, *b, *y;
   uint64_t m, n, k;
   gboolean a_turned, b_turned;
-  uint32_t epilogue, mode[2]; /* mode: how a and b are scaled (cublasLtMatmulMatrixScale_t) */
+  uint32_t epilogue, mode[2]; /* mode: scaling of a and of b (cublasLtMatmulMatrixScale_t) */
   gboolean fast;
   const uint8_t *bias, *aux, *scale[2];
   int64_t aux_ld;
@@ -248,8 +249,8 @@ has_scales (const struct problem *p)
          !p->fast;
 }
 
-/* Whether a matmul meets the conditions of fp8: m, n, k, row lengths and addresses are multiples of
- * 16; a is transposed and b is not. */
+/* Whether a matmul meets the conditions of cuBLASLt for fp8: m, n, k, row lengths and addresses are
+ * multiples of 16; a is transposed and b is not. */
 static gboolean
 has_room_for_codes (const struct problem *p, const uint64_t alignment[4])
 {
@@ -294,8 +295,8 @@ judge (const struct problem *p, const struct description *d, const uint64_t alig
 
 /* ---------------------------------------------------------------------------- algorithms */
 
-/* An algorithm is valid only for the matmul for which it was suggested, and for addresses with the
- * stated alignment. */
+/* An algorithm that the heuristic has suggested. It is valid only for the matmul for which it was
+ * suggested, and for addresses with the stated alignment. */
 struct algorithm {
   uint32_t magic, number;
   uint64_t mark, workspace, alignment[4];
@@ -341,8 +342,8 @@ cublasLtMatmulAlgoGetHeuristic (cublasLtHandle_t handle, cublasLtMatmulDesc_t de
 
   g_assert (handle && c == y);
   playing_cublaslt.n_heuristics++;
-  /* In-place reduction (split-k) adds partial sums in no fixed order, so callers must exclude
-   * it. */
+  /* Split-k with in-place reduction adds the partial sums in no fixed order, so callers must
+   * exclude it. */
   g_assert (
       !(wanted[CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK] & CUBLASLT_REDUCTION_SCHEME_INPLACE));
   *n = 0;
@@ -396,8 +397,8 @@ load (const void *data, cudaDataType_t type, uint64_t i)
   return *weft_floats (data, dtype_of (type), i, 1, &room);
 }
 
-/* The scale of an element of a or b: row or column `outer`, position `term` of the summed
- * dimension. */
+/* Returns the scale of an element of matrix a or b: row or column `outer`, position `term` of the
+ * summed dimension. */
 static float
 scale_at (const struct problem *p, int which, uint64_t outer, uint64_t term)
 {
@@ -469,7 +470,7 @@ finish (const struct problem *p, float x, uint64_t row, uint64_t column)
   return gelu (x);
 }
 
-static float took; /* time of the last matmul in milliseconds */
+static float took; /* duration of the last matmul in milliseconds */
 
 static gboolean
 is_on_stack (const void *at)

@@ -6,12 +6,16 @@
 #include <stdint.h>
 
 struct playing_cublaslt {
-  int arch;              /* compute capability of the emulated GPU: 10 * major + minor */
-  uint64_t n_heuristics; /* number of heuristic requests, suggestions, matmuls and checks so far */
+  /* compute capability of the GPU that the double imitates: 10 * major + minor */
+  int arch;
+  /* counters since the start: heuristic requests, suggested algorithms, matmuls, checks of
+   * algorithms */
+  uint64_t n_heuristics;
   uint64_t n_candidates, n_products, n_checks;
-  uint64_t wants;     /* workspace in bytes of every suggested algorithm except the last */
-  uint32_t fastest;   /* index of the fastest suggestion */
-  int dear_epilogues; /* a fused GELU takes longer than a plain matmul and a GELU kernel */
-  int forgets;        /* cublasLtMatmulAlgoCheck() refuses every algorithm */
+  uint64_t wants;   /* workspace in bytes that every suggested algorithm needs, except the last */
+  uint32_t fastest; /* index of the fastest algorithm among the suggestions */
+  /* TRUE: a matmul with fused GELU takes longer than a plain matmul and a GELU kernel */
+  int dear_epilogues;
+  int forgets; /* TRUE: cublasLtMatmulAlgoCheck() refuses every algorithm */
 };
 extern struct playing_cublaslt playing_cublaslt;

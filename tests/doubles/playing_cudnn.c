@@ -16,8 +16,8 @@ struct thing {
   int type;
   gboolean finished;
   GArray *attributes;
-  struct thing *graph; /* of a configuration: its graph */
-  double *value;       /* of a tensor: its elements, while a plan runs */
+  struct thing *graph; /* of a configuration: the graph that it runs */
+  double *value;       /* of a tensor: the values of its elements while a plan runs */
 };
 
 /* ------------------------------------------------------------------------------ attributes */
@@ -165,8 +165,8 @@ set_attribute (weft_cudnn_thing thing, int name, int type, int64_t n, const void
   return 0;
 }
 
-/* Whether the graph has query heads (first operand of the first matmul) that are wider than
- * supported. */
+/* Whether the query heads of the graph (first operand of the first matmul) are wider than the
+ * library supports. */
 static gboolean
 is_too_wide (const struct thing *graph)
 {
@@ -240,7 +240,7 @@ count (const int64_t dim[4])
   return (uint64_t) (dim[0] * dim[1] * dim[2] * dim[3]);
 }
 
-/* The four coordinates of the i-th element of a tensor. */
+/* Computes the four coordinates of the i-th element of a tensor. */
 static void
 places_of (const int64_t dim[4], uint64_t i, int64_t at[4])
 {
@@ -257,7 +257,7 @@ dtype_of (const struct thing *tensor)
   return type == WEFT_CUDNN_BF16 ? WEFT_BF16 : type == WEFT_CUDNN_HALF ? WEFT_FP16 : WEFT_FP32;
 }
 
-/* Offset of the i-th element of a tensor, in elements. */
+/* Returns the offset of the i-th element of a tensor, in elements. */
 static uint64_t
 offset_of (const struct thing *tensor, uint64_t i)
 {
@@ -289,8 +289,9 @@ write_memory (const struct thing *tensor, void *at)
   }
 }
 
-/* The element of a tensor at a place of a larger tensor with dimensions `of`, to which the tensor
- * is broadcast: a group of heads to each of its heads, a dimension of size 1 to all positions. */
+/* Returns the element of a tensor that is broadcast to a larger tensor with dimensions `of`.
+ * `place`: the position in the larger tensor. A group of heads is broadcast to each of its heads,
+ * and a dimension of size 1 to all positions. */
 static double
 value_at (const struct thing *tensor, const int64_t place[4], const int64_t of[4])
 {
@@ -314,8 +315,8 @@ keep (struct thing *tensor, uint64_t i, double value)
 
 /* ------------------------------------------------------------------------------ operations */
 
-/* The matrix of batch element `batch` and of head `head` out of `of` heads. The heads of a group
- * share a matrix. */
+/* Returns the matrix of batch element `batch` and of head `head` of `of` heads. All heads of a
+ * group share a matrix. */
 static const double *
 matrix_of (const struct thing *tensor, int64_t batch, int64_t head, int64_t of)
 {
@@ -457,8 +458,8 @@ pointer_of (const struct thing *pack, int64_t id)
   return NULL;
 }
 
-/* Allocates the elements of a tensor when it is first used, and loads them from memory unless the
- * tensor is virtual. */
+/* Prepares a tensor for its first use in a run: allocates its elements, and loads them from memory
+ * unless the tensor is virtual. */
 static void
 meet (struct thing *tensor, const struct thing *pack, GPtrArray *met)
 {

@@ -6,11 +6,12 @@
 #pragma once
 #include "kernels/cuda/cudnn.h"
 
-enum { PLAYING_CUDNN_WORKSPACE = 512 /* bytes, which a run overwrites */ };
+enum { PLAYING_CUDNN_WORKSPACE = 512 /* bytes, which each run of a plan overwrites */ };
 
-/* cuDNN 9.19. It refuses heads wider than 256, as the real library does on current GPUs. */
+/* A double of cuDNN 9.19. Heads wider than 256 are refused, as the real library does on current
+ * GPUs. */
 extern const struct weft_cudnn_calls playing_cudnn;
 
-/* playing_old_cudnn: a release that Weft does not support. playing_former_cudnn: a release whose
- * backward requires multiples of 128 tokens. */
+/* playing_old_cudnn: a release of cuDNN that Weft refuses. playing_former_cudnn: a release whose
+ * backward requires sequence lengths that are multiples of 128. */
 extern const struct weft_cudnn_calls playing_old_cudnn, playing_former_cudnn;

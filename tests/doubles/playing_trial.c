@@ -14,7 +14,8 @@ weft_trial_block (void **block, const void *like, uint64_t n, uint8_t dtype, con
     return !like;
   if (posix_memalign (block, 256, MAX (bytes, 1)))
     return FALSE;
-  memset (*block, 0x3f, bytes); /* a number near 1/2 in fp16, bf16 and fp32 */
+  /* bytes of 0x3f, which are numbers near 1/2 in fp16, bf16 and fp32 */
+  memset (*block, 0x3f, bytes);
   playing_trial.n_blocks++;
   *at = *block;
   return TRUE;

@@ -5,8 +5,8 @@
 
 struct playing_trial {
   float takes[8];     /* milliseconds of the next runs, in order; negative: this run fails */
-  uint32_t n_runs;    /* runs so far */
-  uint32_t n_blocks;  /* blocks of memory allocated now */
+  uint32_t n_runs;    /* number of runs so far */
+  uint32_t n_blocks;  /* number of memory blocks that are allocated now */
   gboolean no_memory; /* allocations fail */
 };
 extern struct playing_trial playing_trial;

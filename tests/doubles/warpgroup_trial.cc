@@ -4,8 +4,9 @@
 
 enum { ROWS = TRIAL_ROWS, ALL_TERMS = TRIAL_TERMS, THREADS = 2 * GROUP };
 
-/* Byte offset of element (row, column) of a tile, in the 128-byte swizzle of the PTX manual: a tile
- * is panels with rows of 128 bytes, in which 16-byte unit u is stored at unit u ^ row % 8. */
+/* Byte offset of element (row, column) of a tile, in the 128-byte swizzle of the PTX manual. A tile
+ * consists of panels with rows of 128 bytes. The 16-byte unit u of a row is stored at unit u XOR
+ * (row modulo 8). */
 static unsigned
 place (unsigned rows, unsigned row, unsigned column)
 {
@@ -57,8 +58,8 @@ load_fragments (uint32_t (&words)[ALL_TERMS / TERMS][4], const float *a)
     }
 }
 
-/* Stores the accumulators. With g = lane / 4, a lane holds two of every 8 columns, in rows g and
- * g + 8. */
+/* Stores the accumulators of a lane to c. With g = lane / 4, a lane holds two of every 8 columns,
+ * in rows g and g + 8 of the warp's 16 rows. */
 template <int N>
 static void
 store_sums (float *c, const float (&sum)[N / 8][4])
@@ -77,8 +78,8 @@ struct call {
   float *c;
 };
 
-/* The descriptor of the left matrix for this warpgroup: it begins at the warpgroup's 64 rows or, if
- * transposed, at its panel. */
+/* Returns the descriptor of the left matrix for the calling warpgroup, which reads 64 rows of the
+ * tile (a panel of the tile, if the tile is transposed). */
 static uint64_t
 left_of (const uint8_t *a, const struct warpgroup_trial &trial)
 {
@@ -168,7 +169,7 @@ run (struct call &call, struct memory *memory, const float *b)
   const struct warpgroup_trial &trial = call.trial;
 
   lay_out<T> (memory->a, call.a, ROWS, ALL_TERMS, trial.a_turned);
-  /* without b_turned, rows of the right tile are columns of b */
+  /* The right tile has the terms as rows if b_turned, and the columns of b as rows otherwise. */
   lay_out<T> (memory->b, b, ALL_TERMS, trial.columns, !trial.b_turned);
   emulated_allow (NULL, sizeof *memory);
   emulated_run (NULL, dim3 (1), dim3 (THREADS), sizeof *memory, [&] {

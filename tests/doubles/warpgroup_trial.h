@@ -1,5 +1,5 @@
-/* warpgroup_trial.h - a matmul by wgmma on the emulator, which a test compares with loops; and
- * violations of the wgmma protocol, which the emulator must report. */
+/* warpgroup_trial.h - runs a matmul by wgmma on the emulator, whose result a test compares with
+ * plain loops. With a fault, the kernel breaks a rule of wgmma, and the emulator must report it. */
 #pragma once
 #include <stdbool.h>
 #include <stdint.h>
@@ -12,19 +12,22 @@ enum { TRIAL_ROWS = 128, TRIAL_TERMS = 128, TRIAL_MOST_COLUMNS = 128 };
 
 enum warpgroup_fault {
   WARPGROUP_NO_FAULT,
-  WARPGROUP_NO_FENCE,    /* no fence before a product reads registers */
-  WARPGROUP_COPY_UNSEEN, /* tiles are copied without the fence to the async proxy */
+  /* no wgmma.fence between writing the registers and the product that reads them */
+  WARPGROUP_NO_FENCE,
+  /* no fence to the async proxy between cp.async into a tile and the product that reads the tile */
+  WARPGROUP_COPY_UNSEEN,
   WARPGROUP_READ_EARLY,  /* accumulators are read before the wait for their product */
-  WARPGROUP_SUM_WRITTEN, /* accumulators are written before the wait */
+  WARPGROUP_SUM_WRITTEN, /* accumulators are written before the wait for their product */
   WARPGROUP_FRAGMENT_WRITTEN,
-  WARPGROUP_TILE_COPIED, /* a tile is overwritten before the wait for its product */
+  /* a tile is overwritten before the wait for the product that reads the tile */
+  WARPGROUP_TILE_COPIED,
   WARPGROUP_NEVER_WAITED,
-  WARPGROUP_WARPS_DIFFER, /* warps of a warpgroup pass different rows */
+  WARPGROUP_WARPS_DIFFER, /* the warps of a warpgroup pass descriptors of different rows */
 };
 
 struct warpgroup_trial {
   bool fp16, a_in_registers, a_turned, b_turned;
-  unsigned columns; /* columns of b and c: 64 or 128 */
+  unsigned columns; /* number of columns of b and c: 64 or 128 */
   enum warpgroup_fault fault;
 };
 
@@ -41,7 +44,7 @@ struct warpgroup_view {
   bool turned;
 };
 
-/* The wgmma descriptor that kernels make for this part of a tile. */
+/* Returns the wgmma descriptor with which kernels describe this part of a tile. */
 uint64_t warpgroup_describe (const struct warpgroup_view *view);
 
 /* Byte offset at which kernels store element (row, column) of a tile. */

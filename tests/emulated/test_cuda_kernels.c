@@ -18,9 +18,8 @@ has_kernel (void *user, enum weft_op_kind kind)
   return weft_cuda_launchers[kind] != NULL;
 }
 
-/* An emulated device. `warpgroups`: whether it has wgmma. `askew`: in every askew-th call, and in
- * its repetition, operands begin one element after an aligned address, as slices of arrays may; 0:
- * in no call. */
+/* An emulated device. `warpgroups`: whether it has wgmma. `askew`: in every askew-th call, operands
+ * begin one element after an aligned address, as slices of arrays may; 0: in no call. */
 struct how {
   gboolean warpgroups;
   unsigned askew;
@@ -38,7 +37,7 @@ run (const struct weft_kernel *k, gboolean warpgroups, gboolean again)
   fenced_free (l.scratch);
 }
 
-/* The first operand that has the same memory as operand o. */
+/* Returns the first operand that has the same memory as operand o. */
 static uint32_t
 first_in (const struct weft_kernel *k, uint32_t o)
 {
@@ -69,10 +68,10 @@ is_written_anew (const struct weft_kernel *k, uint32_t o, unsigned flags)
          !g_str_has_prefix (word, "moe_") && !g_str_equal (word, "settle");
 }
 
-/* Runs a call with every operand in fenced memory of its exact size (fenced.h): in the first run at
- * the end of the pages, in the repetition at their begin, so that accesses before and behind the
- * operand end the test. Operands that share memory in the call share it here too. Operands that are
- * only written are filled with NaN. */
+/* Runs a call with every operand in fenced memory of its exact size (fenced.h). Operands end at the
+ * end of the pages in the first run, and begin at the begin of the pages in the second run, so that
+ * accesses before and behind the operand end the test. Operands that share memory in the call share
+ * fenced memory. Outputs are filled with NaN. */
 static void
 run_fenced (const struct weft_kernel *k, const struct how *how, gboolean askew, gboolean again)
 {
@@ -105,7 +104,7 @@ static void
 launch (void *user, const struct weft_kernel *k, gboolean again)
 {
   const struct how *how = user;
-  static unsigned n; /* number of calls, not counting repetitions */
+  static unsigned n; /* number of calls on the device so far, without repetitions */
 
   n += !again;
   emulated_order_of_threads (again);
@@ -118,7 +117,7 @@ static struct cuda_case_device device = { has_kernel, launch, &plain },
                                sometimes = { has_kernel, launch, &some_askew },
                                askew = { has_kernel, launch, &all_askew };
 
-/* a device with wgmma */
+/* a device of compute capability 9.0, which has wgmma */
 static struct cuda_case_device hopper = { has_kernel, launch, &warpgroups };
 
 static void

@@ -60,8 +60,8 @@ layout_of_tile (unsigned rows, unsigned columns, bool turned)
   return l;
 }
 
-/* The layout that a descriptor describes. Canonical layouts: ((8,m),(T,2)) : ((8T,SBO),(1,T)) for
- * K-major, ((T,8,m),(8,k)) : ((1,T,LBO),(8T,SBO)) for MN-major. */
+/* The layout that a wgmma descriptor describes. CUTLASS's canonical layouts are ((8,m),(T,2)) :
+ * ((8T,SBO),(1,T)) for K-major and ((T,8,m),(8,k)) : ((1,T,LBO),(8T,SBO)) for MN-major. */
 static struct layout
 canonical (uint64_t bits, bool turned)
 {
@@ -74,24 +74,24 @@ canonical (uint64_t bits, bool turned)
   return turned ? mn_major : k_major;
 }
 
-/* Tiles of the kernels: rows, columns, the rows that one wgmma reads (columns, if transposed), and
- * whether it is transposed. */
+/* Tiles that the kernels use: rows, columns, how many rows one wgmma reads (columns, if
+ * transposed), and whether the tile is transposed. */
 static const struct tile {
   unsigned rows, columns, product;
   bool turned;
 } tiles[] = {
-  /* queries, keys or output gradients with heads of 64; rows of experts */
+  /* tiles of queries, keys or output gradients with heads of width 64; of token rows of experts */
   { 128, 64, 64, false },
-  { 128, 128, 64, false }, /* queries, keys or output gradients with heads of 128 */
-  { 128, 64, 128, false }, /* keys as right factor */
+  { 128, 128, 64, false }, /* tiles of queries, keys or output gradients with heads of width 128 */
+  { 128, 64, 128, false }, /* tiles of keys as the right factor of a product */
   { 128, 128, 128, false },
-  { 64, 64, 64, false }, /* tiles that the backward kernel loads in its loop */
+  { 64, 64, 64, false }, /* tiles that the attention backward kernel loads in its loop */
   { 64, 128, 64, false },
-  { 256, 64, 256, false }, /* weights of experts */
-  { 128, 64, 64, true },   /* values as right factor, transposed */
+  { 256, 64, 256, false }, /* tiles of expert weights */
+  { 128, 64, 64, true },   /* tiles of values as the right factor, transposed */
   { 128, 128, 128, true },
   { 64, 64, 64, true },
-  /* rows of experts as left factor, transposed; also weights or a gradient */
+  /* tiles of token rows of experts as the left factor, transposed; also of weights or gradients */
   { 64, 128, 128, true },
   { 64, 128, 64, true },
   { 64, 256, 256, true },
@@ -122,15 +122,18 @@ check_fields (const struct tile *t, const struct warpgroup_view *v, uint64_t bit
 
   assert_int_equal (bits & 0x3fff, begin / UNIT);
   assert_int_equal (bits >> 32 & 0x3fff, sbo);
-  if (!t->turned || t->product > 64) /* a single panel: the stride between panels is not used */
+  /* A tile of a single panel does not use the stride between panels. */
+  if (!t->turned || t->product > 64)
     assert_int_equal (bits >> 16 & 0x3fff, lbo);
   assert_int_equal (bits >> 62, 1); /* SWIZZLE_128B */
   assert_int_equal (bits & ~(0x3fffull | 0x3fffull << 16 | 0x3fffull << 32 | 3ull << 62), 0);
-  assert_int_equal (begin >> 7 & 7, 0); /* otherwise the descriptor would need a base offset */
+  /* begin is a multiple of 1024 bytes; any other address would need a base offset in the
+   * descriptor */
+  assert_int_equal (begin >> 7 & 7, 0);
 }
 
-/* Compares three addresses of every element that a wgmma reads: by the layout of the tile, by the
- * descriptor, and as the emulator reads it. */
+/* Compares three addresses of every element that a wgmma reads: from the layout of the tile, from
+ * the descriptor, and as the emulator reads the element. */
 static void
 check_elements (const struct tile *t, const struct warpgroup_view *v, uint64_t bits)
 {

@@ -141,12 +141,13 @@ has_nan (const float *x, unsigned n)
   return FALSE;
 }
 
-/* The emulator does not report these faults, but their results contain NaN. */
+/* The emulator does not report a too early read of accumulators or a tile that is replaced too
+ * early, but the results must then contain NaN. */
 static void
 sums_that_are_read_early_and_tiles_that_are_replaced_give_no_numbers (void **state)
 {
   static const enum warpgroup_fault faults[] = { WARPGROUP_READ_EARLY, WARPGROUP_TILE_COPIED };
-  /* the thread sanitizer reports the last fault as a race */
+  /* The thread sanitizer would report the last fault, a replaced tile, as a race. */
   const unsigned n = WEFT_THREAD_SANITIZER ? 1 : G_N_ELEMENTS (faults);
 
   (void) state;

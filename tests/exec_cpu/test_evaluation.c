@@ -57,7 +57,8 @@ is_kept (const struct weft_buf *b)
   return b->permanent && b->base == WEFT_NO_BUF && b->kind != WEFT_BUF_WORKSPACE;
 }
 
-/* The bytes of all such buffers of one kind, in the order of ranks and buffers. */
+/* Returns the bytes of all kept buffers (is_kept()) of one kind, in the order of ranks and buffers.
+ * The caller frees the array. */
 static GByteArray *
 kept_bytes (real_job *job, enum weft_buf_kind kind)
 {
@@ -92,7 +93,8 @@ look (real_job *job)
   return kept;
 }
 
-/* Compares the kept buffers of two jobs, with or without weights, and frees both. */
+/* Asserts that the kept buffers of two jobs have the same bytes, and frees both copies. `weights`
+ * FALSE: buffers of weights may differ. */
 static void
 assert_same_kept (struct kept a, struct kept b, gboolean weights, const char *what)
 {

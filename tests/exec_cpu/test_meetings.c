@@ -10,14 +10,14 @@ enum { MOST_OPS = 3, JOBS = 120 };
 
 /* ----------------------------------------------------------------- a collective */
 
-/* One collective, and the inputs of all members: values[member * n + element], rounded to `dtype`;
- * words if dtype is int64. */
+/* One collective, and the inputs of all members: values[member * n + element], numbers of type
+ * `dtype` (stored as float, or as 64-bit words if dtype is int64). */
 struct meeting {
   enum weft_op_kind kind;
   enum weft_group_kind group;
   enum weft_dtype dtype;
   enum weft_reduce reduce;
-  int peer; /* of a broadcast: 0: the first member sends; -1: the last member sends */
+  int peer; /* sender of a broadcast: 0: the first member of the group; -1: the last member */
   uint64_t n;
   uint32_t buf;
   void *values;
@@ -166,8 +166,8 @@ fold (const struct meeting *m, uint64_t element, uint32_t first, uint32_t n)
   return join (m, fold (m, element, first, left), fold (m, element, first + left, n - left));
 }
 
-/* The sum in the order of a ring: it starts at the member after the owner of the piece, and passes
- * every member once. */
+/* Returns the sum in the order of a ring all-reduce: it begins with the value of the member after
+ * the owner of the piece, and adds the value of every other member in ring order. */
 static float
 around (const struct meeting *m, uint64_t element, uint32_t members)
 {
@@ -375,11 +375,14 @@ enum { MOST_STAGES = 7, MOST_ROUNDS = 12, PAYLOAD = 37 };
  * both. */
 struct relay {
   uint32_t stages, rounds, replicas;
-  gboolean moves[MOST_ROUNDS][MOST_STAGES][2]; /* by sender: to the next stage, to the previous */
-  uint32_t sent[MOST_ROUNDS][MOST_STAGES][2];  /* by sender: index of the buffer that is sent */
-  uint32_t n[MOST_STAGES];                     /* number of buffers of each stage so far */
+  /* [round][sending stage]: whether the stage sends to the next stage (0), to the previous stage
+   * (1) */
+  gboolean moves[MOST_ROUNDS][MOST_STAGES][2];
+  /* [round][sending stage]: number of the buffer that the stage sends in each direction */
+  uint32_t sent[MOST_ROUNDS][MOST_STAGES][2];
+  uint32_t n[MOST_STAGES]; /* number of buffers that each stage has so far */
   uint32_t buf[MOST_STAGES][2 * MOST_ROUNDS + 1];
-  /* value of the first element; every next element is larger by 1 */
+  /* value of the first element of each buffer; each further element is larger by 1 */
   float holds[MOST_STAGES][2 * MOST_ROUNDS + 1];
 };
 
@@ -471,7 +474,8 @@ relay_plan (struct relay *r, GRand *rand)
   return plan;
 }
 
-/* The expected element of a buffer. Buffers of different replicas differ in their fractions. */
+/* Returns the element that a buffer must have after all transfers. Buffers of different replicas
+ * have different fractions. */
 static float
 payload (const struct relay *r, uint32_t row, uint32_t buf, uint32_t element)
 {

@@ -104,12 +104,13 @@ collectives_of_gradients_are_in_the_part_that_launches_them (void **state)
   assert_int_equal (collectives_in (TWO BUCKETS, WEFT_PART_START, WEFT_NO_MICRO), 0);
   assert_int_equal (collectives_in (TWO BUCKETS, WEFT_PART_BACKWARD, 0), 0);
   assert_true (collectives_in (TWO BUCKETS, WEFT_PART_BACKWARD, 1) > 2);
-  /* weights are gathered in the update or, with overlap, in the first forward */
+  /* Weights are all-gathered in the optimizer update. With overlap_param_gather they are gathered
+   * in the first forward pass. */
   assert_true (collectives_in (TWO SHARDED, WEFT_PART_UPDATE, WEFT_NO_MICRO) >
                collectives_in (TWO, WEFT_PART_UPDATE, WEFT_NO_MICRO));
   assert_true (
       collectives_in (TWO SHARDED BUCKETS "overlap_param_gather=true", WEFT_PART_FORWARD, 0) > 2);
-  /* Megatron-FSDP level 3 reduces gradients in every microbatch */
+  /* Megatron-FSDP with zero_dp_strategy = 3 reduces gradients in every microbatch. */
   for (uint32_t micro = 0; micro < 2; micro++)
     assert_true (collectives_in (TWO "use_megatron_fsdp=true zero_dp_strategy=3",
                                  WEFT_PART_BACKWARD, micro) > 2);
@@ -129,7 +130,8 @@ step_in_parts (real_job *job, const weft_parts *parts)
       fail_msg ("%s: %s", weft_part_words[parts->part[part].kind], error->message);
   g_autoptr (weft_timeline) t = weft_exec_end_parts (job->x, &error);
   assert_non_null (t);
-  for (uint32_t row = 0; row < t->n; row++) /* every op has run */
+  /* every op has a begin and an end: no part of the step was left out */
+  for (uint32_t row = 0; row < t->n; row++)
     for (uint32_t op = 0; op < job->plan->role[t->role[row]]->n_op; op++)
       assert_true (t->end[row][op] >= t->begin[row][op]);
 }

@@ -19,7 +19,8 @@
 #define MOST_RANKS 12
 #define MOST_PARAMETERS 200000
 #define MOST_TOKENS 2500
-#define MOST_PRODUCTS 40000000 /* limit of parameters times tokens of a job */
+/* limit of a job's parameters x tokens per step; larger jobs are not drawn */
+#define MOST_PRODUCTS 40000000
 
 /* Whether gradients of the job may overflow and are checked for it. If the loss is a sum over all
  * tokens, gradients times the loss scale may exceed the range of fp16. */
@@ -142,11 +143,12 @@ scales_microbatches (const char *words)
   return strstr (words, "precision=fp8") && !strstr (words, "fp8_recipe=delayed");
 }
 
-/* The text of the job `words` on one rank. */
+/* Returns the text of the job `words` with one rank in place of several. */
 static char *
 alone_of (const char *words)
 {
-  /* weights are rounded to fp8; the run on one rank must round too */
+  /* The job stores weights in fp8. So the job on one rank must round its weights to fp8 too, which
+   * needs use_distributed_optimizer. */
   gboolean rounds = strstr (words, "fp8_param_gather=true") != NULL;
 
   return g_strconcat (
@@ -198,7 +200,8 @@ check_against_one_rank (const char *words, const weft_plan *plan)
       plan, &(struct real_run){ .words = words, .steps = 2, .poison = TRUE, .stress = 11 });
   struct real_result one = weft_test_run (&(struct real_run){ .words = alone, .steps = 2 });
 
-  if (staged) /* the gather of weights has overwritten the gradients */
+  /* The bf16 weights were gathered in the gradient buffer, so its gradients cannot be compared. */
+  if (staged)
     many.gradients = shuffled.gradients = one.gradients;
   if (!weft_test_same_bits (&one, &many, 2))
     fail_msg ("%s: loss %.17g norm %.17g, of one rank %.17g and %.17g, gradients %s", words,
@@ -252,7 +255,7 @@ divides_small_later (const struct weft_job *job)
           weft_job_product_dtype (job) == WEFT_FP16);
 }
 
-/* Whether the ranks' parts of a gradient are never added. */
+/* Whether each rank computes a part of a gradient, and no op adds the parts. */
 static gboolean
 drifts_apart (const struct weft_job *job)
 {
@@ -277,7 +280,7 @@ computes_otherwise (const struct weft_job *job)
          drops_together (job) || drifts_apart (job);
 }
 
-/* Whether no value is rounded to 16 bits or less. */
+/* Whether the job computes and sends all numbers in fp32. */
 static gboolean
 is_fp32 (const struct weft_job *job)
 {
@@ -287,7 +290,7 @@ is_fp32 (const struct weft_job *job)
          !k->fp8_param_gather;
 }
 
-/* at most so many jobs in fast order are compared with one rank */
+/* number of jobs in fast order that are compared with one rank */
 #define NEAR 60
 
 static void

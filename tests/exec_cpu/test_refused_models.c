@@ -68,7 +68,8 @@ they_are_simulated_all_the_same (void **folder)
     g_autoptr (weft_timeline) t = weft_exec_run (&weft_exec_sim, plan, &options, NULL);
     g_autoptr (weft_timeline) same = weft_exec_run (&weft_exec_sim, good, &options, NULL);
     assert_non_null (t);
-    /* a refused activation is not fused into a matmul, as gelu is, so the step may be slower */
+    /* The activation function of the model is not fused into a matmul, as gelu is, so the step may
+     * be slower. */
     assert_true (t->seconds >= same->seconds && t->seconds < 1.5 * same->seconds);
   }
 }

@@ -111,8 +111,8 @@ assert_skips (real_job *job, const char *what)
       fail_msg ("%s: %s is another", what, weft_state_kind_words[kind]);
 }
 
-/* Repeats the step after the weight was restored: its results must be those of a job without the
- * skipped step. */
+/* Repeats the skipped step after the damaged weight was restored. Its results must be those of
+ * `unharmed`, a job without a skipped step. */
 static void
 assert_recovers (real_job *job, real_job *unharmed, const char *what)
 {
@@ -215,7 +215,7 @@ a_norm_is_clipped_to_its_limit_and_one_that_is_not_finite_to_nothing (void **sta
   assert_true (clipped (0.25f, 1, 0) == 1);
   assert_true (fabs ((double) clipped (16, 1, 0) - 1 / (4 + 1e-6)) < 1e-7);
   assert_true (clipped (INFINITY, 1, 0) == 0 && clipped (NAN, 1, 0) == 0);
-  assert_true (clipped (0.25f, 1, 1) == 0); /* third argument: found_inf */
+  assert_true (clipped (0.25f, 1, 1) == 0); /* the third argument of clipped() is found_inf */
 }
 
 static const struct CMUnitTest tests[] = {

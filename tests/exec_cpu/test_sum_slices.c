@@ -55,7 +55,7 @@ exchange_plan (struct exchange *e, enum weft_reduction_order order)
   return made_plan (&job, weft_mesh_make (1, 1, MEMBERS, 1), &b);
 }
 
-/* Draws values of many magnitudes, so that sums lose bits. */
+/* Draws values of many magnitudes, so that every sum of them is rounded. */
 static void
 draw (struct exchange *e, weft_exec *x, uint32_t seed)
 {
@@ -94,9 +94,9 @@ assert_exchanged (const struct exchange *e, weft_exec *x, uint32_t member)
       assert_true (got[from * SLICE + i] == e->value[from][member * SLICE + i]);
 }
 
-/* Checks that a sum has the error of fp32 additions and one rounding to bf16. Sets *nodes to the
- * largest error of a sum that is rounded to bf16 after every addition, relative to the error that
- * this function allows. */
+/* Checks that the error of a sum is at most that of fp32 additions and one rounding to bf16. Sets
+ * *nodes to the largest error of a sum that is rounded to bf16 after every addition, divided by the
+ * error that this function allows. */
 static void
 assert_rounded_once (const struct exchange *e, weft_exec *x, uint32_t member, double *nodes)
 {
@@ -197,7 +197,8 @@ sums_in_bf16_are_rounded_at_every_node (void **state)
 {
   static const struct {
     enum weft_reduction_order order;
-    /* roundings that a value passes: depth of the tree, or number of additions in the ring */
+    /* number of times that a value is rounded: depth of the summation tree, or number of additions
+     * in the ring */
     uint32_t nodes;
   } ways[] = { { WEFT_ORDER_CANONICAL, 3 }, { WEFT_ORDER_FAST, MEMBERS - 1 } };
   g_autofree struct exchange *e = g_new0 (struct exchange, 1);

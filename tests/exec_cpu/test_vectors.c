@@ -104,8 +104,8 @@ open_vectors (const char *model, const char *file)
   return vectors;
 }
 
-/* All elements of a tensor of a file; `wanted`: how many there must be. The caller frees the
- * array. */
+/* Returns all elements of the tensor `name` of a safetensors file, which must have `wanted`
+ * elements. The caller frees the array. */
 static float *
 vector (const weft_safetensors *file, const char *name, uint64_t wanted)
 {
@@ -151,7 +151,7 @@ import_weights (struct run *run)
     fail_msg ("not used: %s", unused);
 }
 
-/* Opens a run. `strategy`: at most 12 flags, terminated by NULL. */
+/* Opens a run of a model. `strategy`: at most 12 flags, terminated by NULL. */
 static void
 open_run (struct run *run, const char *model, const char *precision, const char *const *strategy)
 {
@@ -164,7 +164,7 @@ open_run (struct run *run, const char *model, const char *precision, const char 
   for (uint32_t i = 0; strategy[i]; i++)
     flags[8 + i] = strategy[i];
   made_real_job (&job, flags);
-  /* The settings of the optimizer in make_vectors.py. */
+  /* optimizer settings that make_vectors.py uses for PyTorch */
   *run = (struct run){ .model = model,
                        .plan = made_real_plan (&job),
                        .control = { .step = 1,
@@ -202,7 +202,7 @@ step (struct run *run)
   weft_timeline_free (timeline);
 }
 
-/* The loss of a step. All ranks that compute a loss must have the same one. */
+/* Returns the loss of a step. All ranks that compute a loss must have computed an equal loss. */
 static double
 loss_of (const struct run *run)
 {
@@ -236,9 +236,9 @@ largest (const float *values, uint64_t n)
   return most;
 }
 
-/* The magnitude to which errors of a gradient are compared: its largest element, but at least 1e-3.
- * The gradient of a bias of keys, which opt has as a separate tensor, is zero except for rounding,
- * because softmax is invariant to this bias.  All other gradients exceed 1e-3. */
+/* Returns the magnitude to which errors of a gradient are compared: its largest element, but at
+ * least 1e-3. The gradient of a bias of keys (a separate tensor in opt) is zero except for
+ * rounding, because softmax is invariant to this bias. All other gradients exceed 1e-3. */
 static double
 scale_of (const float *values, uint64_t n)
 {
@@ -290,7 +290,7 @@ struct pair {
   uint64_t n;
 };
 
-/* Calls compare() for every tensor of the model. Returns the number of tensors. */
+/* Calls `compare` for every Hugging Face tensor of the model. Returns the number of tensors. */
 static uint32_t
 each_tensor (struct run *run, enum weft_state_kind kind, const weft_safetensors *wanted,
              const weft_safetensors *gradients, void (*compare) (const struct pair *pair))
@@ -334,10 +334,11 @@ gradient_is_near (const struct pair *p)
                 p->model, p->name, i, p->n, (double) p->found[i], (double) p->wanted[i], scale);
 }
 
-/* Whether rounding may change the direction of an element's step by more than a hundredth.  Adam
- * divides a gradient by its own magnitude.  The observed rounding error is 3.3e-6 of the largest
- * gradient, so elements below 3.3e-4 of the largest are not compared.  Zeros in a matrix belong
- * to tokens that are in no sequence; zeros are compared. */
+/* Whether an element's gradient is too small for a comparison of the updated weight. Adam divides a
+ * gradient by its own magnitude, so rounding errors can change the step of such an element by more
+ * than a hundredth. The observed rounding error is 3.3e-6 of the largest gradient, so the limit is
+ * 3.3e-4 of the largest. Zeros in a matrix belong to tokens that no sequence contains; these zeros
+ * are compared. */
 static gboolean
 direction_is_rounding (const struct pair *p, uint64_t i, double scale)
 {
@@ -378,7 +379,8 @@ gradient_has_the_direction (const struct pair *p)
     found += (double) p->found[i] * p->found[i];
     wanted += (double) p->wanted[i] * p->wanted[i];
   }
-  /* opt's query gradients are the smallest; their observed cosine is 0.995 */
+  /* The model opt has the smallest query gradients. Their observed cosine with PyTorch's gradients
+   * is 0.995. */
   double cosine = dot / sqrt (found * wanted), least = g_str_equal (p->model, "opt") ? 0.99 : 0.997;
   if (!(cosine > least) && largest (p->wanted, p->n) > 1e-12)
     fail_msg ("%s: gradient of %s: cosine %.6g, wanted over %g", p->model, p->name, cosine, least);
@@ -416,7 +418,8 @@ logits_are_those_of_other_software (void **unused)
   for (uint32_t m = 0; models[m]; m++) {
     struct run run;
     if (g_str_equal (models[m], "deepseek_v3"))
-      continue; /* the logits of the prediction layer overwrite those of the model */
+      /* The logits of the prediction layer overwrite the logits of the model in memory. */
+      continue;
     g_autoptr (weft_safetensors) expected = open_vectors (models[m], "expected.safetensors");
 
     open_run (&run, models[m], "fp32", flags);
@@ -451,7 +454,8 @@ check_first_step (const char *model, const char *const *strategy)
   step (&run);
   assert_close (model, "loss", loss_of (&run), loss[0], 2e-6);
   uint32_t n = each_tensor (&run, WEFT_STATE_GRAD, expected, expected, gradient_is_near);
-  assert_int_equal (n, weft_safetensors_count (expected) - 2); /* except logits and loss */
+  /* the file also contains logits and loss, which are no gradients */
+  assert_int_equal (n, weft_safetensors_count (expected) - 2);
   close_run (&run);
 }
 

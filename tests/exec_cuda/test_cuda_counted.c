@@ -14,7 +14,9 @@
 #define SEED 2027
 #define JOBS 120
 #define MOST_RANKS 8
-#define MOST_OPS 12000 /* limit of ops of all ranks: the checks of more ops take long */
+/* only jobs with at most this many ops over all ranks are drawn, because the checks of more ops
+ * take long */
+#define MOST_OPS 12000
 
 static uint32_t
 count_exchanges (const weft_plan *plan)
@@ -62,7 +64,7 @@ look (weft_exec *x, const recorded_cuda *d, uint32_t first, const char *words)
   uint32_t n = d->call->len - first;
 
   while (n > 0 && recorded_call_at (d, first + n - 1)->kind == RECORDED_query)
-    n--; /* without the polls at the end of the step */
+    n--; /* leaves out the polls that wait for the end of the step */
   g_autoptr (cuda_log) log = cuda_log_new (d, x, FALSE, first, n);
   assert_right (words, cuda_log_arenas (log));
   assert_right (words, cuda_log_ops (log));
@@ -274,9 +276,8 @@ runs_with (const weft_plan *plan, const int64_t counts[8], char **why)
   return t != NULL;
 }
 
-/* Row counts that fill the buffer to its last row are accepted. The following row counts are
- * refused: one row more, negative counts, counts whose sum overflows, and counts whose lower 32
- * bits are small. */
+/* The host must accept row counts that fill the buffer to its last row. It must refuse: one row
+ * more, negative counts, counts whose sum overflows, and counts whose lower 32 bits are small. */
 static void
 counts_fit_to_the_last_row_and_never_by_overflow (void **state)
 {
@@ -291,7 +292,7 @@ counts_fit_to_the_last_row_and_never_by_overflow (void **state)
     { { most - 1, 0, 0, 0, 1 }, TRUE },
     { { most, 0, 0, 0, 1 }, FALSE },
     { { most + 1 }, FALSE },
-    { { huge, huge, 2 }, FALSE }, /* the sum is 2^64 */
+    { { huge, huge, 2 }, FALSE }, /* the sum of these counts is 2^64 */
     { { huge, 0, 0, 0, huge, 2 }, FALSE },
     { { word }, FALSE },
     { { word + 1, 0, 0, 0, 1 }, FALSE },

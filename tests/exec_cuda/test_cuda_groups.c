@@ -61,7 +61,8 @@ windows_are_of_ranks_with_one_program (void **state)
   assert_int_equal (one.n, 2);
   assert_int_equal (one.symmetric, 2);
   struct windows mirrored = open_and_count (MIRRORED "gpus=4 nccl_ub=true");
-  assert_int_equal (mirrored.n, 4); /* no window on communicators of both copies of a stage */
+  /* communicators between the two copies of a stage have no windows */
+  assert_int_equal (mirrored.n, 4);
   assert_int_equal (mirrored.symmetric, 4);
   assert_int_equal (mirrored.between_stages, 0);
 }

@@ -187,7 +187,8 @@ copies_to_and_from_the_host_have_rows_that_predict_them (void **state)
   uint32_t seen = 0;
   (void) state;
 
-  device->byte = 1e-6; /* seconds per byte; much slower than the host link of the topology */
+  /* the device copies a byte in 1e-6 s, much longer than the host link of the topology needs */
+  device->byte = 1e-6;
   assert_true (weft_measure_host_copies (m, &plan->job, NULL));
   g_autoptr (GArray) rows = weft_measure_rows (m);
   for (guint i = 0; i < rows->len; i++) {
@@ -203,7 +204,8 @@ copies_to_and_from_the_host_have_rows_that_predict_them (void **state)
     if (p->op[op].kind != WEFT_OP_TO_HOST || weft_op_bytes (p, op) < 4096)
       continue;
     double wanted = 1e-6 * weft_op_bytes (p, op), took = t->end[0][op] - t->begin[0][op];
-    if (!(fabs (took / wanted - 1) < 0.15)) /* prices between two measured sizes are interpolated */
+    /* An interpolated price, between two measured sizes, may be off by 15 %. */
+    if (!(fabs (took / wanted - 1) < 0.15))
       fail_msg ("op %u: found %g s, wanted %g", op, took, wanted);
     seen++;
   }
@@ -246,8 +248,8 @@ kernels_are_prepared_once_before_the_first_step (void **state)
   weft_exec_cuda.close (x);
 }
 
-/* Replaces the query of free memory. Each call returns less free memory than the one before: the
- * memory of what the executor has started in between. */
+/* Replaces the device's query of free memory. Each call returns less free memory than the call
+ * before, as if the executor had started something that needs memory in between. */
 static const char *
 shrink (void *self, uint64_t *left, uint64_t *all)
 {
@@ -274,7 +276,7 @@ memory_that_is_not_the_plans_has_a_name (void **state)
   g_autoptr (weft_timeline) first = weft_exec_step (x, NULL), t = weft_exec_step (x, NULL);
   assert_true (t->knows_reserved);
   assert_int_equal (t->reserved[WEFT_RESERVED_CONTEXT], 500);
-  /* scratch of cuBLASLt for the device's matmuls */
+  /* scratch of cuBLASLt that the device reports for its matmuls */
   assert_int_equal (t->reserved[WEFT_RESERVED_SCRATCH], 4096);
   assert_int_equal (t->reserved[WEFT_RESERVED_COMMUNICATORS], 70);
   assert_int_equal (t->reserved[WEFT_RESERVED_PRODUCTS], 30);
@@ -282,8 +284,8 @@ memory_that_is_not_the_plans_has_a_name (void **state)
   weft_exec_cuda.close (x);
 }
 
-/* weft compare with two timeline files: prints the reserved memory that was measured beside the one
- * that was predicted. */
+/* weft compare with two timeline files prints the measured reserved memory beside the predicted
+ * one. */
 static void
 a_comparison_names_what_libraries_took (void **state)
 {
@@ -338,7 +340,8 @@ launches_are_timed_one_by_one_and_as_graphs (void **state)
     kernels += kind == RECORDED_kernel;
     graphs += kind == RECORDED_graph_run;
   }
-  /* rounds of single launches; then the kernels of two graphs */
+  /* 9 rounds of 256 single launches; then a graph of one kernel and a graph of 256 kernels are
+   * captured. */
   assert_int_equal (kernels, 9 * 256 + 1 + 256);
   assert_int_equal (graphs, 2 * 9 * 16);
 }

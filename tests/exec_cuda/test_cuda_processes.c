@@ -1,4 +1,4 @@
-/* The CUDA executor in several processes, on devices that record calls. */
+/* The CUDA executor in several processes of one job, on devices that record calls. */
 #include "exec_gpu/cuda/exec_cuda.h"
 #include "launch/rendezvous.h"
 #include "tests/runner/processes.h"
@@ -18,8 +18,8 @@
 
 /* ------------------------------------------------------------------------- digests */
 
-/* A number for a stream or event. Streams and events of a rank are counted from 1 in the order of
- * their first use, so that the numbers do not depend on the process. */
+/* Returns a number for a stream or event. The streams and events of a rank are counted from 1 in
+ * the order of their first use, so that the numbers do not depend on the process. */
 static uint32_t
 number_of (GHashTable *numbers, const void *thing)
 {
@@ -75,7 +75,8 @@ is_enqueued (const struct recorded_call *c)
          c->kind == RECORDED_group_end;
 }
 
-/* SHA-1 of all work that a rank enqueues from call `first` on. The caller frees the text. */
+/* Returns the SHA-1 of all work that a rank enqueues from call `first` on, as text. The caller
+ * frees it. */
 static char *
 digest_of (const recorded_cuda *d, uint32_t row, uint32_t first)
 {
@@ -102,7 +103,8 @@ struct part {
   struct weft_exec_options options;
   uint32_t slow, devices;
   uint32_t n_here;
-  char *digest[MOST_RANKS]; /* for each rank of this process, the digest of its work */
+  /* [rank of this process]: digest of the calls that enqueue the rank's work */
+  char *digest[MOST_RANKS];
   uint32_t device[MOST_RANKS];
   GError *error;
 };
@@ -119,8 +121,8 @@ keep_digests (struct part *p, const recorded_cuda *d, uint32_t first)
   }
 }
 
-/* Opens an executor and runs two steps; stores the digests of the second step, and closes the
- * executor. */
+/* Opens an executor, runs two steps, stores the digests of the calls of the second step, and closes
+ * the executor. */
 static void
 live (struct part *p)
 {
@@ -191,7 +193,7 @@ parts_clear (struct part *part, uint32_t n)
   }
 }
 
-/* Runs all ranks in one process. */
+/* Opens the plan and runs its step with all ranks in this process. */
 static struct part
 run_whole (const weft_plan *plan)
 {
@@ -254,7 +256,8 @@ each_process_plays_its_ranks_as_one_process_would (void **state)
     g_autofree char *words = NULL;
     g_autoptr (weft_plan) plan = draw (rand, &words);
     uint32_t n = plan->mesh.n_ranks;
-    if (i % 3 == 2 && n % 2 == 0 && n > 2) /* several ranks in each process */
+    /* every third job has two or more ranks in each process */
+    if (i % 3 == 2 && n % 2 == 0 && n > 2)
       n /= 2;
     looked += look_at (plan, n, (uint32_t) i % 4, words);
   }
@@ -266,8 +269,8 @@ each_process_plays_its_ranks_as_one_process_would (void **state)
   "model=gpt2-nano topology=cpu seq_length=16 num_layers=2 micro_batch_size=2 "                    \
   "global_batch_size=24 reduction_order=fast "
 
-/* A launcher may make only the GPUs of a process's own ranks visible to the process. The process
- * then uses all visible GPUs, from GPU 0 on. */
+/* A launcher may hide all GPUs from a process except those of its own ranks. The process then uses
+ * all visible GPUs, from GPU 0 on. */
 static void
 a_process_that_sees_as_many_gpus_as_it_has_ranks_takes_all_of_them (void **state)
 {
@@ -366,8 +369,8 @@ communicators_that_are_never_ready_are_given_up (void **state)
 
 /* --------------------------------------------------------------------- real processes */
 
-/* What a process of the test does: "play" (every rank trains), or "die", "hang" or "stuck" in rank
- * `who`. */
+/* What a process of the test does: "play": every rank trains; "die", "hang" or "stuck": rank `who`
+ * does this instead. */
 struct ask {
   const char *what;
   uint32_t who;
@@ -447,7 +450,8 @@ be_process (int argc, char **argv)
   return ok ? 0 : 1;
 }
 
-/* Checks that every process has printed the digest of its rank in a run with a single process. */
+/* Checks that every process has printed the digest that its rank has in a run with a single
+ * process. */
 static void
 assert_played (const struct processes *p, const char *launcher)
 {
@@ -462,7 +466,7 @@ assert_played (const struct processes *p, const char *launcher)
       fail_msg ("%s: rank %u has other calls than in one process", launcher, i);
     const char *mine = strchr (p->at[i].out, ' ');
     if (id)
-      assert_string_equal (mine, id); /* all ranks must have the same id of the communicator */
+      assert_string_equal (mine, id); /* every process must use the same id of the communicator */
     id = mine;
   }
   parts_clear (&whole, 1);
@@ -494,8 +498,8 @@ a_step_ends_when_a_process_is_killed_and_it_is_named (void **state)
   processes_clear (&p);
 }
 
-/* Rank 2 hangs. The errors of the other ranks name the communication that they wait for, and name
- * rank 2 as the rank that does not answer. */
+/* The process of rank 2 hangs. Each other process must end with an error that names the
+ * communication for which it waits, and names rank 2 as the rank that does not answer. */
 static void
 a_step_that_takes_too_long_names_the_communication_and_who_is_not_there (void **state)
 {

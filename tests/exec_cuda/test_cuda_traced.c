@@ -96,9 +96,10 @@ an_op_lasts_from_the_first_of_its_kernels_to_the_last (void **state)
   assert_times (t, 1, first, 3e-6, 3.5e-6);
   assert_times (t, 0, second, 6e-6, 7e-6);
   assert_float_equal (t->seconds, 7e-6, 1e-12);
-  assert_int_equal (t->parts->len, 4); /* the record of the whole step belongs to no op */
+  assert_int_equal (t->parts->len, 4); /* the whole step has a record too, which belongs to no op */
   assert_true (t->strays->len == 0 && t->lost == 0 && !t->remark);
-  assert_int_equal (count (d, RECORDED_stamp), 0); /* no timed events between kernels */
+  /* the executor records no timed events between kernels */
+  assert_int_equal (count (d, RECORDED_stamp), 0);
 }
 
 /* Every op has a begin and an end. An op without work on the device has length 0, at the end of the
@@ -121,8 +122,8 @@ what_is_nothing_ends_when_its_lane_has_come_there (void **state)
   assert_times (t, 0, next, 2e-6, 2e-6);
 }
 
-/* Ranks that share a GPU: one member of a group executes the collective. All members must have its
- * times. */
+/* If ranks share a GPU, one member of a group executes the collective. The timeline must state its
+ * times for all members. */
 static void
 members_of_a_collective_have_the_time_of_the_one_that_does_it (void **state)
 {

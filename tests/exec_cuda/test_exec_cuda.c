@@ -13,7 +13,8 @@
 #define N_JOB (300 / SPARSE)
 #define MOST_RANKS 8
 #define NANO "model=gpt2-nano topology=cpu seq_length=16 num_layers=2 global_batch_size=4 "
-#define MOST_OPS 20000 /* limit of ops of all ranks: the checks of more ops take long */
+/* limit of a job's ops over all ranks, because checking more takes long */
+#define MOST_OPS 20000
 
 /* Draws random jobs until a job is legal and small. The caller frees the plan and *words. */
 static weft_plan *
@@ -38,7 +39,7 @@ assert_right (const char *words, char *wrong)
     fail_msg ("%s; in %s", wrong, words);
 }
 
-/* Checks the calls of a step, from call `first` on. */
+/* Checks the recorded calls of a step, from call `first` on, with the functions of cuda_log.h. */
 static void
 look (const recorded_cuda *d, weft_exec *x, gboolean shared, uint32_t first, const char *words)
 {
@@ -146,10 +147,10 @@ streams_and_events_are_the_plan (void **state)
 
 /* ------------------------------------------------------------------ without a wait */
 
-#define N_WAITS 40 /* random calls of a job; each wait among them is removed once */
+#define N_WAITS 40 /* random calls of a job; each event wait among them is removed once */
 #define FEW_OPS 2000
 
-/* Whether the checks notice that call i (a wait) is removed. */
+/* Removes call i, which is a wait, and returns whether the checks of cuda_log.h notice this. */
 static gboolean
 is_missed (recorded_cuda *d, weft_exec *x, uint32_t first, uint32_t i)
 {
@@ -224,7 +225,7 @@ any_order_of_issue_is_the_plan (void **state)
 
 /* ------------------------------------------------------------------------- offload */
 
-/* Returns the number of kernels of lane gpu that may run concurrently with a piece of work. */
+/* Returns the number of kernels of lane gpu that may run concurrently with a work item. */
 static uint32_t
 count_beside (const cuda_log *log, const struct cuda_work *w)
 {
@@ -244,8 +245,7 @@ lane_of (const weft_plan *plan, const struct cuda_work *w)
   return plan->role[weft_mesh_stage (&plan->mesh, w->row)]->op[w->op].lane;
 }
 
-/* Counts the pieces of work of a lane (count[0]) and those that may run concurrently with some
- * kernel (count[1]). */
+/* Counts work items of a lane: count[0] all, count[1] those that may overlap with a kernel. */
 static void
 count_lane (const weft_plan *plan, const cuda_log *log, enum weft_lane lane, uint32_t count[2])
 {
@@ -259,8 +259,8 @@ count_lane (const weft_plan *plan, const cuda_log *log, enum weft_lane lane, uin
   }
 }
 
-/* Copies and the CPU optimizer have their own streams, so kernels may run concurrently with most
- * copies and optimizer updates. The order of the calls is still exactly that of the plan. */
+/* Copies and the CPU optimizer have streams of their own, so kernels may run concurrently with most
+ * copies and optimizer updates. Each stream still makes its calls in the order of the plan. */
 static void
 what_is_on_the_host_moves_and_is_updated_beside_kernels (void **state)
 {
@@ -289,7 +289,7 @@ what_is_on_the_host_moves_and_is_updated_beside_kernels (void **state)
     count_lane (plan, log, WEFT_LANE_HOST, host);
     assert_true (to_host[0] > 0 && to_host[1] == to_host[0]);
     assert_true (from_host[1] >=
-                 back[i]); /* most copies of the optimizer are at the end of the step */
+                 back[i]); /* most copies of the CPU optimizer follow the last kernel of the step */
     assert_true (host[0] >= updates[i] && host[1] == host[0]);
     cuda_log_free (log);
     close_plan (d, x);
@@ -357,7 +357,7 @@ a_step_that_ends_early_waits_for_all_streams (void **state)
   assert_non_null (t);
   for (uint32_t i = 0; i < d->call->len; i++)
     finished += recorded_call_at (d, i)->kind == RECORDED_finish;
-  assert_true (finished >= 2 * 4); /* two ranks, one finish per lane (gpu, dp, h2d, d2h ...) */
+  assert_true (finished >= 2 * 4); /* two ranks, one `finish` call for each of at least 4 lanes */
   uint32_t first = d->call->len;
   step (x, NANO);
   look (d, x, FALSE, first, NANO);
@@ -398,7 +398,7 @@ is_same_call (const recorded_cuda *d, const struct recorded_call *a, const struc
   return x->to == y->to && x->from == y->from && x->bytes == y->bytes;
 }
 
-/* Returns the calls, among [first, end), that enqueue work of a row. The caller unrefs them. */
+/* Returns the calls among [first, end) that enqueue work of rank `row`. The caller unrefs them. */
 static GPtrArray *
 calls_of (const recorded_cuda *d, uint32_t row, uint32_t first, uint32_t end)
 {
@@ -424,8 +424,8 @@ assert_same_calls (const recorded_cuda *d, uint32_t row, const uint32_t *at, con
       fail_msg ("%s: rank %u: call %u is another when it is captured", words, row, i);
 }
 
-/* Checks that work is enqueued only on streams of the capture. A stream joins a capture when it
- * waits for an event of the capture. */
+/* Checks that a capture enqueues work only on its origin stream and streams that joined the
+ * capture. */
 static void
 assert_forked (const recorded_cuda *d, uint32_t first, uint32_t end, const char *words)
 {
@@ -584,13 +584,13 @@ assert_counted (const recorded_cuda *d, const weft_plan *plan, uint32_t first)
     n[recv]++;
   }
   assert_int_equal (n[0], n[1]);
-  /* 2 ranks, 2 peers each, 2 layers, 2 microbatches; 3 exchanges in forward and 3 in backward. */
+  /* 2 ranks, 2 peers each, 2 layers, 2 microbatches; 3 exchanges in forward, 3 in backward */
   assert_int_equal (n[0], 2 * 2 * 2 * 2 * 6);
   assert_int_equal (there, n[0] / 4);
 }
 
-/* Whether this rank sent a byte to the peer of a transfer, and received a byte from the peer, among
- * the first `opened` calls, with which the executor opened. */
+/* Whether a rank sent a byte to the peer of a transfer and received one, among the first `opened`
+ * calls, with which the executor opened. */
 static gboolean
 has_met (const recorded_cuda *d, const struct weft_gpu_transfer *t, uint32_t opened)
 {
@@ -632,7 +632,7 @@ stages_that_send_have_met_before_the_first_step (void **state)
             has_met (d, &g_array_index (d->transfer, struct weft_gpu_transfer, c->at), opened));
       sent += c->kind == RECORDED_send;
     }
-    assert_int_equal (sent, 2 * 3 * 6); /* directions, boundaries of stages, microbatches */
+    assert_int_equal (sent, 2 * 3 * 6); /* 2 directions, 3 stage boundaries, 6 microbatches */
     close_plan (d, x);
   }
 }
@@ -649,7 +649,7 @@ rows_between_gpus_are_as_many_as_the_host_was_told (void **state)
   assert_non_null (x);
   step (x, EXPERTS);
   for (uint32_t i = first; i < d->call->len; i++)
-    assert_true (recorded_call_at (d, i)->kind != RECORDED_send); /* all row counts are 0 */
+    assert_true (recorded_call_at (d, i)->kind != RECORDED_send); /* counts of 0 rows */
   second = d->call->len;
   put_counts (d, plan, first, second);
   step (x, EXPERTS);
@@ -725,7 +725,8 @@ an_evaluation_keeps_its_order_and_leaves_out_what_follows_from_gradients (void *
   cuda_log_free (log);
   assert_int_equal (count_kernels (d, WEFT_OP_ADAM), 0);
   assert_int_equal (count_kernels (d, WEFT_OP_ATTENTION_BWD), 0);
-  assert_int_equal (count_kernels (d, WEFT_OP_ATTENTION), 2 * 2 * 2); /* ranks, layers, batches */
+  /* ranks x layers x microbatches */
+  assert_int_equal (count_kernels (d, WEFT_OP_ATTENTION), 2 * 2 * 2);
   recorded_cuda_forget (d);
   control.forward_only = FALSE;
   step (x, NANO);
@@ -736,7 +737,7 @@ an_evaluation_keeps_its_order_and_leaves_out_what_follows_from_gradients (void *
 /* -------------------------------------------------------------------------- errors */
 
 /* Counts the calls from open to close. Then repeats the run for every stride-th of these calls and
- * lets that call fail (`lost`: and all later calls). Each run must leave no resource open. */
+ * lets this call fail (with `lost` also all later calls). Each run must leave no resource open. */
 static void
 fail_calls (const char *words, const struct weft_exec_options *options, uint32_t stride,
             gboolean lost)
@@ -760,7 +761,7 @@ fail_calls (const char *words, const struct weft_exec_options *options, uint32_t
     if (error && !strstr (error->message, "the test wants"))
       fail_msg ("%s: call %u: %s", words, (unsigned) n, error->message);
   }
-  assert_true (told > 100 / (stride * SPARSE)); /* errors of closing are not reported */
+  assert_true (told > 100 / (stride * SPARSE)); /* errors of closing calls are not reported */
 }
 
 #define TINY                                                                                       \
@@ -785,7 +786,7 @@ any_call_may_fail_and_nothing_is_left (void **state)
   fail_calls (EXPERTS "num_layers=1 global_batch_size=2", &own, 5, FALSE);
   fail_calls (STAGES, &shared, 3, FALSE);
   fail_calls (STAGES, &own, 3, FALSE);
-  /* The GPUs are lost: all threads fail at once, and calls that close resources fail, too. */
+  /* lost GPUs: all threads fail at once, and so do calls that close resources */
   fail_calls (TINY "gpus=2", &own, 7, TRUE);
   fail_calls (TINY "gpus=2", &graph, 11, TRUE);
   fail_calls (STAGES, &own, 11, TRUE);
@@ -864,8 +865,7 @@ times_are_those_of_events (void **state)
   close_plan (d, x);
 }
 
-/* weft_cuda_load() must return the functions of the CUDA module, or else an error which says that
- * CUDA, a driver or a GPU is missing. */
+/* weft_cuda_load() returns the CUDA module, or an error: CUDA, a driver or a GPU is missing. */
 static void
 this_machine_has_cuda_or_says_what_is_missing (void **state)
 {

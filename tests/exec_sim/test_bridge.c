@@ -14,7 +14,7 @@ struct end {
   double date;
 };
 
-/* Ends of flows and timers, in the order in which the simulator reports them. */
+/* The ends of flows and timers that the simulator reports, in the order of the reports. */
 struct diary {
   unsigned n;
   struct end end[MAX_ENDS];
@@ -114,7 +114,8 @@ a_flow_alone_costs_its_latency_and_its_bytes (void **state)
 static void
 flows_share_equally_whatever_their_latencies (void **state)
 {
-  /* seconds by which `near` starts earlier */
+  /* Latencies of two flows over one link. The bytes of the first flow start `ahead` seconds before
+   * those of the second. */
   const double near = 1e-6, far = 4e-6, ahead = far - near;
   const double near_ends = far + 2 * (GIGA / PORT - ahead);
   struct diary *d = diary_open ();
@@ -129,9 +130,9 @@ flows_share_equally_whatever_their_latencies (void **state)
   diary_close (d);
 }
 
-/* A pace limits the rate of a flow. First: a flow with the pace of a tenth of the link leaves nine
- * tenths to the other flow, and is no faster alone. Then: two flows whose pace is half of the link,
- * which each would get anyway. */
+/* The pace of a flow limits its rate. First test: the pace is a tenth of the link, so the other
+ * flow gets nine tenths. Second test: two flows whose pace is half of the link, which each would
+ * get without a pace. */
 static void
 a_paced_flow_moves_no_faster_than_its_pace (void **state)
 {
@@ -209,7 +210,7 @@ a_link_listed_three_times_counts_three_times (void **state)
   weft_bridge_flow (GIGA, thrice, 4, 0, 1);
   weft_bridge_flow (GIGA, thrice, 1, 0, 2);
   run ();
-  /* both flows have the rate r; the first crosses the link three times: 3 r + r = PORT */
+  /* Both flows have the same rate r. The first crosses the link three times, so 3 r + r = PORT. */
   assert_near (date_of (d, 1), 7 * GIGA / PORT);
   assert_near (date_of (d, 2), 7 * GIGA / PORT);
   diary_close (d);
@@ -241,7 +242,7 @@ a_ring_all_reduce_takes_its_closed_form (void **state)
     struct diary *d = diary_open ();
     const double hop = 2.0 * (n - 1) / n * bytes;
     for (unsigned i = 0; i < 2 * n; i++)
-      weft_bridge_link (PORT); /* uplink of rank i: 2 i; downlink: 2 i + 1 */
+      weft_bridge_link (PORT); /* rank i has link 2 i as uplink and link 2 i + 1 as downlink */
     for (unsigned i = 0; i < n; i++)
       flow2 (hop, 2 * i, 2 * ((i + 1) % n) + 1, latency * 2 * (n - 1), i);
     run ();
@@ -370,8 +371,8 @@ timers_come_before_flows_and_flows_in_the_order_of_their_creation (void **state)
   diary_close (d);
 }
 
-/* A random workload. The end of a flow or timer starts the next one, whose size depends on the
- * order of ends; so any difference in rounding changes the result. */
+/* A random workload. The end of each flow or timer starts the next one, whose size depends on the
+ * order of the ends so far. So any difference in rounding changes the result. */
 struct game {
   struct diary diary;
   unsigned left;
@@ -477,8 +478,8 @@ links_start_anew_with_every_simulation (void **state)
   }
 }
 
-/* Called at the end of a flow: makes a link of half the capacity, and starts the next flow on
- * it. */
+/* Called when a flow ends: makes a link of half the capacity, and starts the next flow on this
+ * link. */
 static void
 halve (void *user, uint64_t tag)
 {

@@ -8,7 +8,7 @@
 
 #define MB UINT64_C (1000000)
 
-/* Simulates one collective in every data parallel group of this mesh. */
+/* Simulates a step in which every data parallel group of the mesh runs one collective. */
 static weft_timeline *
 run_dp (const struct weft_cluster *cluster, struct weft_mesh mesh, enum weft_op_kind kind,
         uint64_t bytes)
@@ -52,8 +52,8 @@ send_seconds (const struct weft_cluster *cluster, struct weft_mesh mesh, uint64_
 
 /* ----------------------------------------------------------------- the NIC */
 
-/* Two groups of two ranks on two nodes with one NIC each: GPUs 0 of both nodes, and GPUs 1 of both
- * nodes. Each group must get half of a NIC. */
+/* Two data parallel groups on two nodes with one NIC each: the GPUs 0 of both nodes, and the GPUs 1
+ * of both nodes. Each group must get half of a NIC. */
 static void
 two_groups_on_one_nic_get_half_each (void **state)
 {
@@ -71,7 +71,8 @@ two_groups_on_one_nic_get_half_each (void **state)
   assert_int_equal (shared->n, 1);
 }
 
-/* A group whose own flows share a NIC is not contended: it takes the same time alone. */
+/* If only the flows of one group share a NIC, the collective is not contended: it takes as long as
+ * it takes alone. */
 static void
 a_group_that_shares_with_itself_is_not_contended (void **state)
 {
@@ -79,7 +80,8 @@ a_group_that_shares_with_itself_is_not_contended (void **state)
 
   (void) state;
   cluster.f.node_nics = 1;
-  /* A tree of two nodes sends S from each, half of it by each of the GPUs that share the NIC. */
+  /* A tree all-reduce over two nodes sends S bytes from each node. The two GPUs that share a NIC
+   * send half of these bytes each. */
   g_autoptr (weft_timeline) t =
       run_dp (&cluster, weft_mesh_make (1, 1, 4, 1), WEFT_OP_ALL_REDUCE, 100 * MB);
   assert_near (t->seconds, 2 * 0.5 * 100e6 / MADE_NIC);
@@ -135,8 +137,8 @@ two_lanes_of_one_gpu_share_its_nic (void **state)
   assert_true (t->contended);
 }
 
-/* The collectives of the previous test, one after the other: each runs alone, so nothing is
- * contended. */
+/* A context parallel and a data parallel all-reduce share NICs, but run one after the other. So
+ * each runs alone, and nothing is contended. */
 static void
 lanes_that_take_turns_share_nothing (void **state)
 {
@@ -154,8 +156,8 @@ lanes_that_take_turns_share_nothing (void **state)
   assert_false (t->contended);
 }
 
-/* GPUs without NVLink send to the next GPU and to the host over one PCIe link, so a ring and copies
- * share it. */
+/* GPUs without NVLink use one PCIe link both for the next GPU and for the host. So a ring and
+ * copies share this link. */
 static void
 a_ring_over_pcie_shares_with_copies (void **state)
 {
@@ -201,8 +203,8 @@ four_flows_share_a_leaf_of_one (void **state)
   assert_near (send_seconds (&cluster, mesh, 100 * MB, FALSE), 100e6 / MADE_NIC);
 }
 
-/* Stage 0 is units 0 and 1, stage 1 is units 2 and 3. Each leaf of stage 0 has four flows; leaves
- * do not share links with each other. */
+/* Stage 0 has the units 0 and 1, stage 1 the units 2 and 3. The uplink of each leaf of stage 0
+ * carries four flows. Leaves do not share links with each other. */
 static void
 leaves_do_not_share_with_each_other (void **state)
 {
@@ -246,9 +248,9 @@ what_a_bottleneck_leaves_goes_to_the_others (void **state)
   assert_true (folded->contended);
 }
 
-/* Each stage fills one unit. Its gradient ring stays inside the unit. Its sends leave over the
- * leaf's uplink, which has the rate of one NIC, so each of the four sends gets a quarter of a NIC.
- * A concurrent ring gets the other three quarters, and the whole NIC after the sends. */
+/* Each stage fills one unit, so the ring of its gradients stays inside the unit. Its four sends
+ * leave over the leaf's uplink, which has the rate of one NIC, so each send gets a quarter of a
+ * NIC. A concurrent ring gets the other three quarters, and the whole NIC after the sends. */
 static void
 a_ring_takes_what_narrow_sends_leave_of_its_nic (void **state)
 {
@@ -264,8 +266,9 @@ a_ring_takes_what_narrow_sends_leave_of_its_nic (void **state)
   assert_near (t->end[1][1], (1.5 * 400e6 + 100e6) / MADE_NIC);
 }
 
-/* Two pods of two units of two nodes. The uplink of a pod has an eighth of the rate of its four
- * NICs, that is half a NIC, for the four flows of a stage. Leaves do not limit these flows. */
+/* Two pods of two units of two nodes. A stage has four flows between pods. The uplink of a pod has
+ * an eighth of the rate of its four NICs, that is half a NIC, for these flows. Leaf switches do not
+ * limit them. */
 static void
 four_flows_share_a_spine_of_half_a_nic (void **state)
 {
@@ -279,8 +282,8 @@ four_flows_share_a_spine_of_half_a_nic (void **state)
                8 * 100e6 / MADE_NIC);
 }
 
-/* A ring over two units of two nodes of two GPUs. On each rail one flow crosses from unit to
- * unit. */
+/* A ring all-reduce over two units of two nodes of two GPUs. On each rail one flow crosses from
+ * unit to unit in each direction. */
 static void
 a_ring_over_units_crosses_each_leaf_once_a_rail (void **state)
 {
@@ -289,8 +292,8 @@ a_ring_over_units_crosses_each_leaf_once_a_rail (void **state)
   (void) state;
   cluster.f.fabric_nodes_per_unit = 2;
   cluster.f.fabric_leaf_oversubscription = 4;
-  /* n = 8: a GPU sends 7/4 S, half of it over the NIC. A leaf has half a NIC's rate for this
-   * flow. */
+  /* n = 8 GPUs of a group: a GPU sends 7/4 S in total, half of it over its NIC. The leaf uplink is
+   * oversubscribed, so this flow gets half of a NIC's rate. */
   g_autoptr (weft_timeline) t =
       run_dp (&cluster, weft_mesh_make (1, 1, 8, 1), WEFT_OP_ALL_REDUCE, 80 * MB);
   assert_near (t->seconds, 7.0 / 4 / 2 * 80e6 / (MADE_NIC / 2));
@@ -338,8 +341,8 @@ gpus_of_one_node_share_its_host_memory (void **state)
   assert_near (copy_seconds (&cluster, WEFT_OP_COPY_IN, TRUE), 4 * 100e6 / MADE_HOST);
 }
 
-/* Copies to and from the host use the two directions of PCIe, but share the host memory if this is
- * slow. */
+/* Copies to the host and from the host use different directions of PCIe. Both share the bandwidth
+ * of the host memory if this is smaller. */
 static void
 copies_in_and_out_meet_in_host_memory (void **state)
 {
@@ -360,7 +363,8 @@ copies_in_and_out_meet_in_host_memory (void **state)
   }
 }
 
-/* A node of four GPUs: three share a PCIe switch, the fourth has its own and ends sooner. */
+/* A node of four GPUs: three share a PCIe switch. The fourth has a switch of its own and ends its
+ * copy earlier. */
 static void
 a_switch_with_fewer_gpus_is_quicker (void **state)
 {
@@ -385,7 +389,8 @@ a_switch_with_fewer_gpus_is_quicker (void **state)
 #define FLOWS 14
 
 struct random_flow {
-  double start, bytes, left, rate, end; /* start: after the latency of the flow */
+  /* start: time at which the flow's bytes begin to move, after its latency */
+  double start, bytes, left, rate, end;
   uint32_t n, link[4];
 };
 
@@ -394,7 +399,8 @@ struct random_case {
   struct random_flow flow[FLOWS];
 };
 
-/* Draws flows with few different numbers, so that many start or end at the same time. */
+/* Draws flows whose start times and sizes have only a few different values, so that many flows
+ * start or end at the same time. */
 static void
 make_case (GRand *dice, struct random_case *c)
 {
@@ -417,8 +423,8 @@ is_moving (const struct random_flow *f, double now)
   return f->start <= now && f->left > 0;
 }
 
-/* Water filling: finds the link with the smallest share per flow, fixes the rates of the flows that
- * cross this link, and repeats. */
+/* Computes max-min fair rates by water filling: finds the link with the smallest share per flow,
+ * fixes the rates of the flows that cross this link, and repeats with the other flows. */
 static void
 share (struct random_case *c, double now)
 {
@@ -455,7 +461,8 @@ share (struct random_case *c, double now)
   }
 }
 
-/* Computes the ends of all flows, from one start or end of a flow to the next. */
+/* Computes when each flow ends. Rates of flows change only when a flow starts or ends, so the
+ * function moves from one such time to the next. */
 static void
 solve (struct random_case *c)
 {

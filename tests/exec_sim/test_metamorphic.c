@@ -9,13 +9,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Default number of jobs. WEFT_TEST_JOBS=N sets another number, WEFT_TEST_SEED=S another seed. */
+/* Number of random jobs. WEFT_TEST_JOBS=N sets another number, WEFT_TEST_SEED=S another seed. */
 enum { JOBS = 40 };
 
 #define F(name) offsetof (struct weft_cluster, f.name)
 static const struct better {
   const char *name;
-  size_t field[12]; /* the fields that are multiplied, ended by 0 */
+  size_t field[12]; /* fields of the cluster that are multiplied by `factor`; 0 ends the list */
   double factor;
 } better[] = {
   { "NIC bandwidth x 2", { F (node_nic_bandwidth) }, 2 },
@@ -40,8 +40,8 @@ static const struct better {
   { "latency of spines / 2", { F (fabric_spine_latency) }, 0.5 },
 };
 
-/* Makes links slow. The models of these tests are so small that on fast links only latencies would
- * matter. */
+/* Divides the bandwidths of the cluster, because the models of these tests are so small that on
+ * fast links only latencies would matter. */
 static void
 slow_links (struct weft_job *job)
 {
@@ -55,8 +55,11 @@ slow_links (struct weft_job *job)
 
 struct step {
   double seconds;
-  gboolean contended; /* a transfer or kernel took longer than it takes alone */
-  uint64_t places; /* hash of all buffer offsets: reuse of memory makes ops wait, and may change */
+  /* TRUE: links or SMs were shared, so a transfer or kernel took longer than it takes alone */
+  gboolean contended;
+  /* Hash of the addresses of all buffers. A memory plan with other addresses may make ops wait for
+   * memory. */
+  uint64_t places;
 };
 
 static uint64_t
@@ -128,8 +131,9 @@ check (const char *words, const struct weft_job *job, struct count *n)
   }
 }
 
-/* Full recompute adds kernels to a step and removes none, so the step must not become shorter. Jobs
- * that offload activations are left out, because recomputed activations are not copied. */
+/* Checks that full recompute, which adds kernels to a step and removes none, does not make the step
+ * shorter. Jobs that offload activations are left out, because recomputed activations are not
+ * copied. */
 static void
 check_recompute (const char *words, gboolean slow, struct count *n)
 {

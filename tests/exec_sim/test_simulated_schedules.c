@@ -7,7 +7,7 @@
 #include "tests/runner/runner.h"
 #include <stdlib.h>
 
-/* Whole microseconds of a forward pass and of the two halves of a backward pass. */
+/* Durations of a forward pass and of the two halves of a backward pass, in whole microseconds. */
 struct lengths {
   uint32_t forward, input, weight;
 };
@@ -21,10 +21,12 @@ length_of (const struct weft_cell *cell, struct lengths t)
                                                  : t.input + t.weight;
 }
 
-/* The start or the end of a cell; at the end its result is sent. Events are ordered by time. */
+/* An event of the schedule: the start or the end of a cell. At the end, the result of the cell is
+ * sent. Events are ordered by time. */
 struct event {
   double at;
-  gboolean starts; /* at equal times, ends are sorted before starts */
+  /* TRUE: start of the cell, FALSE: end. Of events at the same time, ends come first. */
+  gboolean starts;
   uint32_t rank, index;
 };
 
@@ -95,7 +97,8 @@ transfer (struct maker *m, uint32_t rank, const struct weft_cell *cell)
   if (cell->phase == WEFT_PHASE_WEIGHT_GRAD ||
       !(forward ? weft_grid_next : weft_grid_prev) (m->grid, &to, &chunk) || to == rank)
     return;
-  /* the last two cases: from the last rank to the first, and back */
+  /* A chunk may continue at the other end of the pipeline: then the first rank is the next rank of
+   * the last one, and the last rank is the previous rank of the first one. */
   int peer = to == rank + 1 ? 1 : to + 1 == rank ? -1 : to == 0 ? 1 : -1;
   uint32_t kernel = weft_build_last (m->b[rank], WEFT_LANE_GPU);
   made_transfer (m->b[rank], WEFT_OP_SEND, peer, 4);
@@ -138,7 +141,7 @@ nothing (size_t n)
   return ops;
 }
 
-/* Whether microbatches go from the last rank back to the first. */
+/* Whether a stage on the last rank sends microbatches to a stage on the first rank. */
 static gboolean
 goes_round (const weft_grid *grid)
 {
@@ -209,8 +212,8 @@ simulated_schedules_take_as_long_as_their_grids (void **state)
         }
 }
 
-/* So few microbatches that the ranks are never all busy. Orders for such numbers are found by
- * search. */
+/* Schedules of fewer than 2 p microbatches on p ranks, in which some ranks are always idle. The
+ * simulated step must take as long as the grid. */
 static void
 simulated_schedules_of_few_microbatches_take_as_long_as_their_grids (void **state)
 {

@@ -26,7 +26,7 @@ feed_file (const char *path)
     fprintf (stderr, "%s\n", error->message);
     return FALSE;
   }
-  /* at least one byte, because malloc (0) may return NULL */
+  /* allocates at least one byte, because malloc (0) may return NULL */
   g_autofree uint8_t *exact = g_malloc (size + !size);
   memcpy (exact, data, size);
   fprintf (stderr, "%s\n", path);

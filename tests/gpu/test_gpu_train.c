@@ -6,7 +6,7 @@
 
 #define MIB ((uint64_t) 1 << 20)
 
-static const struct weft_gpu_calls *calls; /* NULL on a machine without a GPU */
+static const struct weft_gpu_calls *calls; /* calls of the GPU; NULL on a machine without a GPU */
 
 static const struct weft_gpu_calls *
 gpu (void **state)
@@ -17,8 +17,8 @@ gpu (void **state)
   return calls;
 }
 
-/* The number of the job that a test trains. A test function with this call is registered once per
- * job, so that a failing job does not hide the others. */
+/* Returns the number of the job that the running test trains. A test function that calls this is
+ * registered once per job, so that a failing job does not hide the other jobs. */
 static uint32_t
 number_of (void **state)
 {
@@ -32,8 +32,8 @@ one_rank_does_what_the_cpu_does (void **state)
     skip ();
 }
 
-/* Wide heads and experts: Hopper runs wgmma kernels, other GPUs run other kernels, with the same
- * checks. */
+/* Jobs with wide heads and experts. Hopper runs wgmma kernels, other GPUs run other kernels; the
+ * checks are the same. */
 static void
 wide_heads_and_experts_train_as_on_the_cpu (void **state)
 {
@@ -72,8 +72,8 @@ graphs_have_the_bits_of_single_calls (void **state)
   trained_in_graphs (gpu (state));
 }
 
-/* More memory may be allocated than planned: cuBLASLt has scratch on every lane, and the device
- * allocates in large pieces. But not much more. */
+/* The executor allocates at least the planned memory, and less than 1 GiB more: scratch of cuBLASLt
+ * on every lane, and the rest of the large pieces in which the device allocates. */
 static void
 what_is_allocated_was_planned (void **state)
 {
@@ -85,8 +85,8 @@ what_is_allocated_was_planned (void **state)
   assert_true (gone >= planned && gone - planned < 1024 * MIB);
 }
 
-/* The name of a test: the text of its job without TRAINED_SIZES, which all jobs contain. Frees
- * `words`. */
+/* Returns the name of a test: the text of its job without TRAINED_SIZES, which all jobs contain.
+ * Frees `words`. */
 static char *
 short_name (char *words)
 {

@@ -27,9 +27,9 @@ ranks_share_out_a_sequence_and_each_has_as_much_of_the_triangle (void **state)
   }
 }
 
-/* The chunks that a context parallel rank holds, one after the other, must be consecutive leaves of
- * the tree (core/base/fold.h) that sums a whole sequence; otherwise canonical sums would be added
- * in another order. */
+/* A context parallel rank holds two chunks of a sequence. Together they must be consecutive leaves
+ * of the tree (core/base/fold.h) that sums a whole sequence; otherwise canonical sums would be
+ * added in another order. */
 static void
 a_ranks_chunks_are_an_aligned_block_of_leaves (void **state)
 {
@@ -56,11 +56,12 @@ a_ranks_chunks_are_an_aligned_block_of_leaves (void **state)
 struct call {
   struct weft_kernel k, exact;
   union weft_model model;
-  uint64_t more[2]; /* dimensions 5 and 6 of the shape; attention: window and width of values */
+  /* dimensions 5 and 6 of an attention op's shape: window, and width of value heads */
+  uint64_t more[2];
   uint32_t n;
 };
 
-/* Number of operands of an op (core/ops.def). */
+/* Returns the number of operands of an op, as core/ops.def states them. */
 static uint32_t
 count_operands (enum weft_op_kind kind)
 {
@@ -140,7 +141,8 @@ expect_near (const struct call *c, uint32_t i, double tolerance)
   }
 }
 
-/* Runs the kernel in three parts, the last first, and compares all operands with the reference. */
+/* Runs the CPU kernel in three parts, the last part first, and compares all operands with the
+ * reference. */
 static void
 run_and_compare (struct call *c, double tolerance)
 {
@@ -208,7 +210,8 @@ joining_what_was_split_gives_it_back (void **state)
     memcpy (floats (&back, 1), floats (&there, 0), there.k.operand[0].n * sizeof (float));
     weft_kernels[there.k.kind].cpu (&there.k, 0, 1);
     memcpy (floats (&back, 0), floats (&there, 1), there.k.operand[1].n * sizeof (float));
-    if (there.k.kind != WEFT_OP_TAKE_KV) /* take_kv does not copy queries */
+    /* take_kv copies keys and values only, so the queries of both arrays need not agree */
+    if (there.k.kind != WEFT_OP_TAKE_KV)
       memset (floats (&back, 1), 0, back.k.operand[1].n * sizeof (float));
     weft_kernels[back.k.kind].cpu (&back.k, 0, 1);
     assert_memory_equal (floats (&back, 1), floats (&there, 0),
@@ -367,7 +370,7 @@ whole_row (const struct sample *s, uint32_t rank, uint64_t row)
   return row / s->tokens * s->tokens * s->size + weft_position (place, s->tokens, row % s->tokens);
 }
 
-/* Copies the rows of a rank, n floats each, from an array for the whole sequences. */
+/* Copies the rows of a rank, of n floats each, out of an array for the whole sequences. */
 static void
 take_rows (const struct sample *s, uint32_t rank, const float *whole, float *mine, uint64_t n)
 {
@@ -399,7 +402,7 @@ o_columns (const struct sample *s)
   return s->heads * value_width (s);
 }
 
-/* Copies keys and values out of rows of qkv. */
+/* Copies keys and values out of rows that contain queries, keys and values (qkv). */
 static void
 take_kv (const struct sample *s, const float *qkv, float *kv, uint64_t rows)
 {
@@ -409,7 +412,7 @@ take_kv (const struct sample *s, const float *qkv, float *kv, uint64_t rows)
     memcpy (kv + row * n, qkv + row * (q + n) + q, n * sizeof *kv);
 }
 
-/* Copies the log-sum-exp of a rank's tokens. It is stored head by head. */
+/* Copies the log-sum-exp of a rank's tokens. The log-sum-exp is stored head by head. */
 static void
 take_lse (const struct sample *s, uint32_t rank, const float *whole, float *mine)
 {
@@ -485,8 +488,8 @@ ranks_compute_nodes_of_the_sums_that_one_rank_takes (void **state)
   }
 }
 
-/* Ring attention, forward: attention to the keys of one rank after the other, merged, must be near
- * attention to all keys. */
+/* Ring attention in forward: attention to the keys of one rank after the other, merged, must give
+ * nearly the result of attention to all keys at once. */
 static void
 a_ring_of_parts_is_the_whole_attention (void **state)
 {
@@ -532,11 +535,12 @@ a_ring_of_parts_is_the_whole_attention (void **state)
 
 /* ------------------------------------------------- gradients of weights, rank by rank */
 
-/* Ops that sum over tokens: `rows`: operands with one row per token; `sums`: operands that are such
- * sums. */
+/* Ops that sum over tokens. `rows`: operands with one row per token; `sums`: operands that are sums
+ * over tokens. */
 static const struct folded {
   enum weft_op_kind kind;
-  uint32_t rows[4], sums[2]; /* numbers of operands; a 0 behind the first entry ends the list */
+  /* numbers of operands; a 0 that is not the first entry ends the list */
+  uint32_t rows[4], sums[2];
   uint64_t per_token, columns, other;
 } folded[] = {
   { WEFT_OP_MATMUL_WGRAD, { 0, 1 }, { 2, 3 }, 1, 5, 7 },
@@ -562,7 +566,7 @@ open_folded (struct call *c, const struct folded *f, uint64_t tokens, struct wef
   call_open (c, f->kind, dim, rand);
 }
 
-/* Copies the rows of a rank from the operands of a call on whole sequences. */
+/* Copies the rows of a rank out of the operands of a call on whole sequences. */
 static void
 deal (const struct folded *f, const struct call *whole, struct call *mine)
 {

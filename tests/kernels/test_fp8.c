@@ -9,8 +9,8 @@
 /* largest relative rounding error of a normal number with 3 bits of mantissa */
 #define HALF_STEP 0x1p-4
 
-/* The value of an E4M3 code by its definition: sign, exponent with bias 7, mantissa of three
- * bits. */
+/* Returns the value of an E4M3 code, computed from its definition: sign, exponent with bias 7,
+ * mantissa of three bits. */
 static double
 value_of (unsigned code)
 {
@@ -40,8 +40,10 @@ every_code_has_the_value_of_the_specification (void **state)
     assert_int_equal (!!signbit (found), code >> 7);
   }
   assert_true (weft_e4m3_float (0x7e) == 448);
-  assert_true (weft_e4m3_float (0x08) == 0x1p-6f); /* the smallest normal number of E4M3 */
-  assert_true (weft_e4m3_float (0x01) == 0x1p-9f); /* the smallest number of E4M3 */
+  /* code 0x08 is the smallest normal number of E4M3 */
+  assert_true (weft_e4m3_float (0x08) == 0x1p-6f);
+  /* code 0x01 is the smallest positive number of E4M3 */
+  assert_true (weft_e4m3_float (0x01) == 0x1p-9f);
 }
 
 static void
@@ -152,8 +154,8 @@ quantise (struct tensor *t, uint32_t parts)
   run (&q, parts);
 }
 
-/* The error of a quantised element: at most half a step of three bits of mantissa (normal numbers),
- * or half of the smallest step (subnormal numbers). */
+/* The quantisation error of an element is at most half a step of a mantissa of three bits (normal
+ * numbers), or half of the smallest step (subnormal numbers). */
 static void
 a_tensor_is_off_by_a_sixteenth_of_each_normal_element_at_most (void **state)
 {
@@ -190,8 +192,9 @@ quantise_does_what_its_reference_does (void **state)
     uint64_t n = t.rows * t.columns;
     struct weft_kernel k = kernel (WEFT_OP_QUANTISE, n, 0);
     amax = (double) t.largest;
-    for (uint64_t i = 0; i < n; i++) /* the product is rounded to a float, so that ties are those of
-                                      * the kernel */
+    /* The reference gets x times the scale as the kernel computes it, rounded to fp32. Otherwise
+     * the reference could decide a tie between two fp8 values differently. */
+    for (uint64_t i = 0; i < n; i++)
       x[i] = (double) (t.x[i] * weft_fp8_scale (t.largest)) * amax / 448;
     k.operand[0].data = x;
     k.operand[1].data = &amax;
@@ -202,8 +205,8 @@ quantise_does_what_its_reference_does (void **state)
   }
 }
 
-/* Scales for extreme magnitudes, as in Transformer Engine: 1 for magnitudes of 0, infinity or NaN,
- * FLT_MAX for tiny ones. */
+/* Scales of tensors with extreme magnitudes, as in Transformer Engine: 1 for a magnitude of 0,
+ * infinity or NaN; FLT_MAX for tiny magnitudes. */
 static void
 scales_are_finite_and_never_zero (void **state)
 {
@@ -300,8 +303,8 @@ quantise_mx (struct tensor *t)
   run (&k, 1);
 }
 
-/* MXFP8: both copies, of the matrix and its transpose, have blocks along their rows. Scales are
- * powers of two, so the results must equal those in double exactly. */
+/* MXFP8 quantisation writes the matrix and its transpose. Both copies have blocks along their rows.
+ * Scales are powers of two, so the results must equal those in double exactly. */
 static void
 quantise_mx_does_what_its_reference_does_in_both_directions (void **state)
 {
@@ -341,7 +344,7 @@ struct product {
   double dx[MOST], dw[MOST], ds[MOST], db[MOST], dy[MOST];
 };
 
-/* Gives the reference the operands of the kernel in double. */
+/* Copies the operands of the kernel as doubles, for the reference. */
 static void
 mirror (struct product *p, const struct tensor *w, uint64_t m, gboolean mx)
 {
@@ -377,7 +380,8 @@ products_of_codes_and_scales_are_those_of_their_references (void **state)
     uint64_t n = w.rows, k = w.columns;
     p.k = kernel (dgrad ? WEFT_OP_MATMUL_DGRAD_FP8_WEIGHTS : WEFT_OP_MATMUL_FP8_WEIGHTS, m,
                   dgrad ? k : n);
-    p.k.shape.dim[2] = dgrad ? n : k; /* inner dimension: columns of w; in dgrad rows of w */
+    /* inner dimension of the matmul: the columns of w in forward, the rows of w in dgrad */
+    p.k.shape.dim[2] = dgrad ? n : k;
     for (uint64_t i = 0; i < m * k; i++)
       p.x[i] = (float) g_rand_double_range (rand, -1, 1);
     for (uint64_t i = 0; i < n; i++)

@@ -4,8 +4,8 @@
 #include "kernels/kernel.h"
 #include "tests/runner/runner.h"
 
-/* The value of an E5M2 code by its definition: sign, exponent of five bits with bias 15, mantissa
- * of two bits. */
+/* Returns the value of an E5M2 code, computed from its definition: sign, exponent of five bits with
+ * bias 15, mantissa of two bits. */
 static double
 e5m2_value (unsigned code)
 {
@@ -26,7 +26,8 @@ every_code_of_e5m2_has_its_value_and_is_what_that_is_rounded_to (void **state)
       assert_true (isnan (found));
     } else if (size == 0x7c) {
       assert_true (isinf (found));
-      assert_int_equal (weft_e5m2_round (found), code - 1); /* the largest finite number */
+      /* infinity is rounded to the largest finite number */
+      assert_int_equal (weft_e5m2_round (found), code - 1);
     } else {
       assert_true ((double) found == e5m2_value (code));
       assert_int_equal (weft_e5m2_round (found), code);
@@ -100,8 +101,8 @@ run (const struct weft_kernel *k, uint32_t parts)
     weft_kernels[k->kind].cpu (k, part, parts);
 }
 
-/* Quantises the matrix with one scale from a magnitude that is known before (delayed scaling), and
- * transposes the codes. */
+/* Quantises the matrix with one scale (delayed scaling: the magnitude comes from an earlier step),
+ * and transposes the fp8 values. */
 static void
 quantise_whole (struct factor *f)
 {
@@ -147,7 +148,8 @@ quantise_blocks (struct factor *f, uint64_t block, gboolean square)
 static void
 quantise (struct factor *f, uint64_t block, gboolean square)
 {
-  /* smaller than some elements, like a largest magnitude that was found in an earlier tensor */
+  /* Delayed scaling: this magnitude comes from an earlier tensor, and is smaller than some
+   * elements. */
   f->amax = 2.5f;
   (block ? quantise_blocks (f, block, square) : quantise_whole (f));
 }
@@ -158,7 +160,7 @@ scale_at (const float *scale, uint64_t block, uint64_t i)
   return (double) (block == 32 ? weft_e8m0_float (((const uint8_t *) scale)[i]) : scale[i]);
 }
 
-/* Converts the matrix, its codes and scales to doubles. */
+/* Converts the matrix, its fp8 values and its scales to doubles, for the reference. */
 static void
 widen (struct factor *f, uint64_t block)
 {
@@ -196,7 +198,8 @@ magnitudes_are_noted_while_a_tensor_is_rounded_by_those_of_before (void **state)
     k.operand[3] = (struct weft_operand){ &seen, 1, WEFT_FP32, TRUE };
     weft_ref_quantise_delayed (&k);
     uint64_t other = 0;
-    /* the next code is allowed: a tie in float may be none in double */
+    /* The fp8 value may be the neighbour of the reference's: a number that is halfway between two
+     * fp8 values in fp32 may not be halfway in double. */
     for (uint64_t i = 0; i < n; i++)
       other += f.value[i] != y[i] && fabs (f.value[i] - y[i]) > 0.34 * fabs (y[i]) + 0x1p-9;
     assert_int_equal (other, 0);
@@ -204,8 +207,9 @@ magnitudes_are_noted_while_a_tensor_is_rounded_by_those_of_before (void **state)
   }
 }
 
-/* amax_update with six observed magnitudes: 0 (an expert without tokens), infinity and NaN keep the
- * old magnitude; 2 and a tiny number replace it. */
+/* amax_update keeps the old magnitude if the observed magnitude is 0 (an expert without tokens),
+ * infinity or NaN. A finite observed magnitude replaces the old one, here 2 and the smallest fp32
+ * number. */
 static void
 a_tensor_that_showed_nothing_keeps_its_magnitude (void **state)
 {
@@ -260,7 +264,7 @@ struct product {
   double exact_bias[MOST], exact_y[MOST], exact_sums[MOST];
 };
 
-/* Gives a kernel and its reference the factors (m, t) and (n, t) as operands. */
+/* Gives a kernel and its reference the fp8 factors (m, t) and (n, t) as operands. */
 static void
 give (struct product *p, struct weft_kernel *k, struct weft_kernel *ref, uint64_t block)
 {
@@ -379,8 +383,8 @@ an_infinite_element_is_seen_in_products (void **state)
   }
 }
 
-/* Weight gradients: both factors have blocks along rows. The sum over the rows of the first factor
- * is the bias gradient. */
+/* Weight gradients as products of two fp8 factors: both have blocks along rows. The sum over the
+ * rows of the first factor is the bias gradient. */
 static void
 weight_gradients_are_added_as_by_their_reference (void **state)
 {

@@ -154,7 +154,8 @@ parts_together_have_the_bits_of_the_whole (void **state)
   g_rand_free (rand);
 }
 
-/* left += right, element by element, rounded to the type of gradients. */
+/* Adds the gradients `right` to the gradients `left`, element by element, rounded to the type of
+ * gradients. */
 static void
 add_gradient (struct layer *left, const struct layer *right, enum array a)
 {
@@ -276,7 +277,7 @@ static void
 only_experts_of_the_best_groups_are_taken (void **state)
 {
   union weft_model m;
-  /* four groups of two experts; only one group may be chosen */
+  /* eight experts in four groups of two; the router may choose experts of only one group */
   float logits[8] = { 5, -9, 4, 4.5f, 3, 3, 0, 0 }, prob[2];
   int32_t choice[2];
 
@@ -307,8 +308,8 @@ logits_that_are_no_numbers_choose_somebody (void **state)
   }
 }
 
-/* Routing weights that are NaN must count towards the capacity like all others. Otherwise an expert
- * would get more rows than its capacity, for which its buffers have room. */
+/* An expert must not get more rows than its capacity, which is the room of its buffers. So rows
+ * whose routing weight is NaN must count towards the capacity like all other rows. */
 static void
 weights_that_are_no_numbers_do_not_exceed_the_capacity (void **state)
 {

@@ -56,7 +56,7 @@ they_are_those_of_libm_on_any_stretch (void **state)
     }
 }
 
-/* Inverse of z ^ (z >> by). */
+/* Returns the number x for which x ^ (x >> by) is z. */
 static uint64_t
 unshift (uint64_t z, unsigned by)
 {
@@ -67,7 +67,7 @@ unshift (uint64_t z, unsigned by)
   return x;
 }
 
-/* Inverse of an odd number modulo 2^64 (Newton's iteration). */
+/* Returns the inverse of an odd number modulo 2^64 (Newton's iteration). */
 static uint64_t
 inverse (uint64_t odd)
 {
@@ -78,7 +78,7 @@ inverse (uint64_t odd)
   return x;
 }
 
-/* Inverse of weft_mix_bits(). */
+/* The inverse function of weft_mix_bits(). */
 static uint64_t
 unmix (uint64_t bits)
 {
@@ -88,8 +88,8 @@ unmix (uint64_t bits)
   return unshift (z, 30);
 }
 
-/* The uniform numbers u: the smallest and 1. v: every eighth of a turn, and the neighbours of these
- * numbers. */
+/* Box-Muller at the ends of its ranges: u is the smallest number above 0, or 1; v is one of the
+ * eighths of a full turn, or one of the four nearest numbers. */
 static void
 ends_and_quarters_are_those_of_libm (void **state)
 {

@@ -13,7 +13,7 @@
 #define HEADS 8
 #define GROUPS 4
 #define WIDTH 6
-#define VOCAB 37 /* in eight leaves (kernels/leaves.h): seven of 5 columns, one of 2 */
+#define VOCAB 37 /* vocabulary in eight leaves (kernels/leaves.h): seven of 5 columns, one of 2 */
 #define PADDED 40
 
 static union weft_model model;
@@ -43,8 +43,8 @@ kernel (enum weft_op_kind kind, const uint64_t dim[5])
   return k;
 }
 
-/* Runs the reference on the operands `before` as doubles, and compares all operands within the
- * rounding of fp32. */
+/* Runs the reference on copies of the operands `before` as doubles, and asserts that all operands
+ * agree within the rounding of fp32. */
 static void
 expect_reference (const struct weft_kernel *k, const struct weft_kernel *before)
 {
@@ -73,7 +73,8 @@ expect_reference (const struct weft_kernel *k, const struct weft_kernel *before)
   }
 }
 
-/* Runs a kernel in three parts; compares it with a run of the whole, and with its reference. */
+/* Runs a kernel in three parts. Compares the result with one run of the whole kernel, and with its
+ * reference. */
 static void
 check (const struct weft_kernel *k)
 {
@@ -141,8 +142,8 @@ a_bias_and_positions_are_added (void **state)
   }
 }
 
-/* A ring brings rank r the piece of rank r - j into slot j. The kernel puts the pieces in the order
- * of ranks. */
+/* After a ring all-gather, slot j of rank r contains the piece of rank r - j. The kernel puts the
+ * pieces in the order of ranks. */
 static void
 pieces_settle_in_the_order_of_ranks (void **state)
 {
@@ -181,7 +182,8 @@ pieces_of_columns_make_rows (void **state)
     assert_true (y[i] == (float) (i + 1));
 }
 
-/* Rank 1 of two copies its columns, and then its rows, out of an array that both ranks have. */
+/* Rank 1 of two tensor parallel ranks copies its columns, and then its rows, out of an array that
+ * both ranks have. */
 static void
 a_rank_takes_its_part (void **state)
 {
@@ -209,8 +211,8 @@ ranks_that_share_a_group_take_all_of_it (void **state)
 {
   enum { RANKS = 4, PART = 4, OWN = 6 };
   float parts[RANKS * PART], heads[OWN], back[RANKS * PART];
-  /* of rank 2: its query head (8, 9), and a key head and a value head, of which rank 3 has the
-   * second halves */
+  /* Rank 2 must take its query head (8, 9), and the key head and the value head of its group. Rank
+   * 2 has the first halves of these two heads, rank 3 has the second halves. */
   const float wanted[] = { 8, 9, 10, 14, 11, 15 };
   struct weft_kernel k = kernel (WEFT_OP_TAKE_HEADS, (const uint64_t[5]){ 1, RANKS, 4, 2, 2 });
 
@@ -340,7 +342,7 @@ make_loss (struct loss *l, GRand *rand)
   l->lse = draw (rand, TOKENS);
   l->stats = draw (rand, 8 * 3 * TOKENS);
   for (int t = 0; t < TOKENS; t++)
-    /* -1: the token has no target, as at the end of a sequence */
+    /* a target of -1 stands for a token without a target, as at the end of a sequence */
     l->target[t] = g_rand_int_range (rand, -1, VOCAB);
 }
 
@@ -352,7 +354,7 @@ free_loss (struct loss *l)
   g_free (l->stats);
 }
 
-/* Logits of a rank; columns beyond the vocabulary contain 1e30. */
+/* Returns the logits of a rank; columns beyond the vocabulary contain 1e30. */
 static float *
 logits_of (const struct loss *l, uint32_t rank, uint64_t columns)
 {
@@ -387,7 +389,8 @@ loss_of_one (struct loss *l, gboolean own)
   return loss;
 }
 
-/* Computes the statistics of one rank's logits into `stats`, the largest logits first. */
+/* Computes the loss statistics of one rank's logits and stores them in `stats`, the largest logits
+ * first. */
 static void
 tell (struct loss *l, uint32_t rank, uint32_t ranks, gboolean own, float *stats)
 {
@@ -425,8 +428,8 @@ end (struct loss *l, uint32_t parts, float *lse)
   return loss;
 }
 
-/* The loss of several ranks: all use the maximum of their largest logits; other statistics are
- * added in pairs, as in an all-reduce. */
+/* Computes the loss of several ranks: all ranks use the maximum of their largest logits; other
+ * statistics are added in pairs, as in an all-reduce. */
 static float
 loss_of_many (struct loss *l, uint32_t ranks, float *lse)
 {
@@ -511,8 +514,8 @@ gradients_of_logits_are_those_of_one_rank (void **state)
   free_loss (&l);
 }
 
-/* Loss and gradient by one op, by the same op in two calls of half of the tokens each, and by two
- * ops: all must have the same bits. */
+/* Computes loss and gradient in three ways: by one op, by this op in two calls of half of the
+ * tokens each, and by two ops. All three must have the same bits. */
 static void
 both_at_once_are_the_loss_and_then_its_gradient (void **state)
 {

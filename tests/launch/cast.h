@@ -1,12 +1,11 @@
-/* cast.h - processes of one job as threads of a test. */
+/* cast.h - runs the processes of one job as threads of a test. */
 #pragma once
 #include "launch/rendezvous.h"
 #include "launch/wire.h"
 #include "tests/runner/runner.h"
 #include <gio/gio.h>
 
-/* One process: its task `play`, and afterwards the answer `said` or the error that the task
- * returned. */
+/* One process of the job: its task `play`, and afterwards its answer `said` or its error. */
 struct part {
   struct weft_rendezvous_place place;
   char *(*play) (weft_rendezvous *r, GError **error);
@@ -36,7 +35,7 @@ void cast_run (struct cast *c);
 /* Waits until the processes that were started have ended. */
 void cast_finish (struct cast *c);
 
-/* Frees answers and errors. */
+/* Frees the answers and errors of all processes. */
 void cast_clear (struct cast *c);
 
 /* Asserts that process i has returned the answer `wanted`. */
@@ -45,7 +44,7 @@ void cast_assert_said (const struct cast *c, uint32_t i, const char *wanted);
 /* Asserts that process i has failed with an error that contains `part`. */
 void cast_assert_failed (const struct cast *c, uint32_t i, const char *part);
 
-/* Returns the number of the process in the job. */
+/* Returns the number of the calling process in the job. */
 uint32_t cast_process (const weft_rendezvous *r);
 
 /* Waits for the other processes within the time limit of the job. */
@@ -71,6 +70,7 @@ gboolean raw_send (struct raw_client *raw, const struct weft_frame *frame);
  * no frame has arrived for ten seconds. */
 gboolean raw_next (struct raw_client *raw, struct weft_frame *frame);
 
-/* Sends a hello as number `process` of n processes of the job, and receives the answer. */
+/* Sends a hello frame as process number `process` of the n processes of a job, and receives the
+ * answer. */
 gboolean raw_hello (struct raw_client *raw, uint32_t process, uint32_t n,
                     struct weft_frame *answer);

@@ -40,8 +40,8 @@ assert_kind (const struct weft_frame *f, enum weft_frame_kind kind)
               (const char *) f->value, weft_frame_words[kind]);
 }
 
-/* Connects n raw clients as the processes of a job, and receives the welcome that each of them
- * gets. */
+/* Connects n raw clients as the processes of a job, and receives the welcome frame that each of
+ * them gets. */
 static void
 admit_all (struct raw_client *raw, uint32_t n, const weft_store *store)
 {
@@ -109,7 +109,7 @@ idle_connections_keep_out_no_process (void **state)
 /* A thread that connects again and again, and keeps the last IDLE connections open. */
 struct flood {
   uint16_t port;
-  gint over; /* set to end the thread; atomic */
+  gint over; /* the test sets `over` to end the thread; atomic */
 };
 
 static gpointer
@@ -173,7 +173,8 @@ a_stranger_has_a_deadline_even_if_it_sends_slowly (void **state)
 
   (void) state;
   g_socket_set_blocking (socket, FALSE);
-  /* requests go on until the store has closed the connection */
+  /* The client `slow` sends a frame one byte at a time, until the store has closed the
+   * connection. */
   for (unsigned i = 0; i < 1000; i++) {
     g_autoptr (GError) error = NULL;
     char answer;
@@ -250,7 +251,7 @@ another_user_is_no_rank_0 (void **state)
 
   (void) state;
   if (geteuid () != 0)
-    skip (); /* only root can become another user */
+    skip (); /* skipped unless root runs the test, because only root can become another user */
   struct process other = start_as_nobody ("store", c.part[1].place.port);
   cast_start (&c, 1);
   cast_finish (&c);
@@ -268,7 +269,7 @@ without_a_secret_another_user_takes_no_place (void **state)
   (void) state;
   if (geteuid () != 0) {
     weft_store_close (store, 0);
-    skip (); /* only root can become another user */
+    skip (); /* skipped unless root runs the test, because only root can become another user */
   }
   struct process other = start_as_nobody ("rank_1", weft_store_port (store));
   process_wait (&other);
@@ -294,7 +295,7 @@ the_owner_of_a_connection_is_known (void **state)
     uid_t user = 1;
     if (!g_socket_listener_add_address (listener, at, G_SOCKET_TYPE_STREAM, G_SOCKET_PROTOCOL_TCP,
                                         NULL, &bound, NULL))
-      continue; /* this machine has no IPv6 */
+      continue; /* skips IPv6 on a machine without it */
     g_autoptr (GSocketConnection) theirs =
         g_socket_client_connect (client, G_SOCKET_CONNECTABLE (bound), NULL, NULL);
     g_autoptr (GSocketConnection) ours = g_socket_listener_accept (listener, NULL, NULL, NULL);
@@ -416,7 +417,7 @@ exchanged_values_have_a_limit_together (void **state)
 
 /* ----------------------------------------------------------------------------- memory */
 
-/* Returns the peak memory of this process in MiB. */
+/* Returns the peak memory of the test's process in MiB. */
 static uint64_t
 peak_memory (void)
 {
@@ -455,7 +456,8 @@ a_process_that_does_not_read_costs_little_memory (void **state)
   assert_true (raw_next (&raw[1], &f));
   assert_kind (&f, WEFT_FRAME_VALUE);
   uint64_t before = peak_memory ();
-  /* 500 answers of 8 MiB: 4,000 MiB, most of which the store must not hold in memory */
+  /* The client asks 500 times for a value of 8 MiB and reads nothing. The answers are 4,000 MiB,
+   * most of which the store must not hold in memory. */
   send_until_blocked (&raw[1], &get, 500);
   assert_true (send_key (&raw[0], WEFT_FRAME_GET, "key", NULL, 0));
   assert_true (raw_next (&raw[0], &f));
@@ -523,7 +525,8 @@ a_process_that_fills_the_memory_ends_the_job_and_is_named (void **state)
   assert_limited (WEFT_FRAME_SET, 0, 100000);
   assert_limited (WEFT_FRAME_EXCHANGE, 1 << 19, 20);
   assert_limited (WEFT_FRAME_EXCHANGE, 0, 100000);
-  assert_limited (WEFT_FRAME_SET, 5 << 20, 1); /* above the limit before the frame is complete */
+  /* one frame that announces more bytes than the limit: refused before all bytes have arrived */
+  assert_limited (WEFT_FRAME_SET, 5 << 20, 1);
 }
 
 static void
@@ -549,8 +552,8 @@ a_value_that_replaces_another_costs_no_more_memory (void **state)
   weft_store_close (store, 0);
 }
 
-/* A report asks every process for a status. A process that never answers receives only one
- * request. */
+/* A report asks every process for its status. A process that never answers must receive only one
+ * such request. */
 static void
 reports_ask_a_silent_process_once (void **state)
 {
@@ -616,8 +619,8 @@ what_a_process_says_is_told_without_control_characters (void **state)
   weft_store_close (store, 0);
 }
 
-/* Acts as a store of other software, which refuses a process with control characters in its
- * message. */
+/* Acts as a store of other software, which refuses a process with a message that contains control
+ * characters. */
 static gboolean
 refuse_evilly (GSocketService *service, GSocketConnection *c, GObject *source, gpointer data)
 {

@@ -99,8 +99,8 @@ nobody_started_it_or_one_alone (void **state)
   assert_int_equal (none.n, 1);
 }
 
-/* mpirun starts its daemons with srun, so the processes of the job inherit the variables of
- * srun. The variables of mpirun count. */
+/* mpirun starts its daemons with srun, so the processes of the job inherit the variables of srun
+ * too. The processes must read the variables of mpirun. */
 static void
 variables_of_two_launchers_are_those_of_the_inner_one (void **state)
 {
@@ -121,8 +121,8 @@ variables_of_two_launchers_are_those_of_the_inner_one (void **state)
   assert_int_equal (l.n, 2);
 }
 
-/* The agent of torchrun may itself listen on MASTER_PORT. The rendezvous then uses the next
- * port. */
+/* The agent of torchrun may itself listen on MASTER_PORT. The rendezvous of the job then uses the
+ * next port. */
 static void
 the_port_of_an_agent_is_left_to_it (void **state)
 {
@@ -200,7 +200,8 @@ a_secret_is_that_of_the_variables_or_of_the_user (void **state)
   assert_secret (TORCHRUN " WEFT_SECRET_FILE=/a/b", NULL, "/a/b");
   assert_secret (TORCHRUN " WEFT_SECRET_FILE=/a/b WEFT_SECRET=" GOOD_SECRET, GOOD_SECRET, NULL);
   assert_secret (TORCHRUN, NULL, of_user);
-  assert_secret (TWO_OF_ONE "MASTER_ADDR=a", NULL, NULL); /* a job on one machine needs no secret */
+  /* The processes of a job on one machine need no secret. */
+  assert_secret (TWO_OF_ONE "MASTER_ADDR=a", NULL, NULL);
   assert_secret (TWO_OF_ONE "MASTER_ADDR=a WEFT_SECRET_FILE=/a/b", NULL, "/a/b");
   assert_secret (TWO_OF_ONE "MASTER_ADDR=a WEFT_SECRET=" GOOD_SECRET, GOOD_SECRET, NULL);
   assert_refused (NULL, TORCHRUN " WEFT_SECRET=0123456789abcde",

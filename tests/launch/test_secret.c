@@ -32,7 +32,7 @@ share_treasure (weft_rendezvous *r, GError **error)
   return g_strndup (g_bytes_get_data (value, NULL), g_bytes_get_size (value));
 }
 
-/* Returns n processes that have the secret. */
+/* Returns n processes of a job that all know its secret. */
 static struct cast
 cast_with_secret (uint32_t n, double seconds)
 {
@@ -124,7 +124,8 @@ try_to_be_rank_1 (uint16_t port)
   assert_true (raw_send (&raw, &f));
   assert_refused (&raw, "another secret than that of rank 0");
   raw_close (&raw);
-  for (unsigned i = 0; i < G_N_ELEMENTS (kinds); i++) { /* a request instead of a proof */
+  /* The client sends a request in place of the proof that it knows the secret. */
+  for (unsigned i = 0; i < G_N_ELEMENTS (kinds); i++) {
     raw = raw_connect (port, "127.0.0.1");
     assert_true (raw_hello (&raw, 1, 2, &f));
     f = (struct weft_frame){ .kind = kinds[i], .key = "hoard", .key_bytes = 5 };
@@ -148,7 +149,7 @@ an_impostor_takes_no_place_and_reads_nothing (void **state)
   cast_clear (&c);
 }
 
-/* `runs`: number of processes that have joined the job. `may_end`: set by the test when these
+/* `runs`: number of processes that have joined the job. `may_end`: the test sets it when these
  * processes may continue. */
 static gint runs, may_end;
 
@@ -176,7 +177,7 @@ an_impostor_of_a_process_that_has_joined_changes_nothing (void **state)
   while (g_atomic_int_get (&runs) < 2)
     g_usleep (1000);
   try_to_be_rank_1 (c.part[0].place.port);
-  cast_start (&again, 1); /* a second rank 1, which has the secret */
+  cast_start (&again, 1); /* a second process with rank 1 that knows the secret */
   cast_finish (&again);
   cast_assert_failed (&again, 1, "rank 1: found a second process with this rank, the first is on");
   g_atomic_int_set (&may_end, 1);
@@ -268,13 +269,15 @@ an_impostor_of_rank_0_is_found_out (void **state)
 
 /* --------------------------------------------------------------------------- listeners */
 
-/* A program between a process and the store. It records the bytes that it forwards, and can
- * change one of them. */
+/* A program between a process and the store, which forwards and records all bytes, and can change
+ * one of them. */
 struct wire_tap {
   GSocket *listening;
   uint16_t port, store_port;
-  GByteArray *up, *down; /* bytes sent to the store; bytes received from the store */
-  guint change_after;    /* index of the byte from the store that is changed; 0: none */
+  /* recorded bytes: those sent to the store, and those received from the store */
+  GByteArray *up, *down;
+  /* position of the byte from the store that is changed, counted from 1; 0: no byte is changed */
+  guint change_after;
   GThread *thread;
 };
 
@@ -352,8 +355,9 @@ contains (const GByteArray *bytes, const char *text)
   return memmem (bytes->data, bytes->len, text, strlen (text)) != NULL;
 }
 
-/* A tap records the bytes between a process and the store. They contain the value if the job has
- * no secret (so the search works), and do not contain it if the job has one. */
+/* A tap records the bytes between a process and the store. If the job has no secret, the recorded
+ * bytes must contain the value (so the search for it works). If the job has a secret, they must not
+ * contain it. */
 static void
 a_listener_on_the_wire_reads_nothing (void **state)
 {
@@ -373,8 +377,8 @@ a_listener_on_the_wire_reads_nothing (void **state)
   }
 }
 
-/* Sends the recorded bytes of a process to the store of another run with the same secret. The
- * store refuses the recorded proof, because its nonce is another. */
+/* Sends the recorded bytes of a process to the store of another run with the same secret. The other
+ * run has another nonce, so its store must refuse the recorded proof. */
 static void
 what_a_listener_has_recorded_admits_nobody (void **state)
 {
@@ -408,8 +412,8 @@ what_a_listener_has_recorded_admits_nobody (void **state)
 static void
 a_byte_that_is_changed_on_the_wire_ends_the_job (void **state)
 {
-  /* Byte `after` of the bytes that the store sends is changed. It lies in the store's challenge,
-   * in its proof, or in its first record, the welcome. */
+  /* Which byte of those that the store sends is changed: byte `after`, which lies in the store's
+   * challenge, in its proof, or in its first record, the welcome. */
   static const struct {
     guint after;
     const char *why;
@@ -433,7 +437,7 @@ a_byte_that_is_changed_on_the_wire_ends_the_job (void **state)
 
 /* ----------------------------------------------------------------------------- records */
 
-/* The example of RFC 8439, section 2.4.2. */
+/* The cipher must give the example of RFC 8439, section 2.4.2. */
 static void
 the_cipher_is_chacha20 (void **state)
 {
@@ -568,7 +572,8 @@ the_file_is_created_once_and_for_its_owner_only (void **state)
   assert_int_equal (stat (folder, &about), 0);
   assert_int_equal (about.st_mode & 077, 0);
   g_autoptr (GDir) dir = g_dir_open (folder, 0, NULL);
-  assert_string_equal (g_dir_read_name (dir), "secret"); /* the folder contains no other file */
+  /* the folder contains the secret and no other file */
+  assert_string_equal (g_dir_read_name (dir), "secret");
   assert_null (g_dir_read_name (dir));
   for (unsigned i = 0; i < G_N_ELEMENTS (thread); i++)
     g_free (secret[i]);

@@ -3,7 +3,7 @@
 #include "tests/made/cuda_case.h"
 
 /* Attention of `size` context parallel ranks, each with `tokens` tokens of every sequence. `value`:
- * width of value heads (0: `width`). `window` 0: no window. */
+ * width of value heads (0: as wide as `width`). `window`: 0 for no window. */
 struct sample {
   uint32_t batch, size;
   uint64_t tokens, heads, groups, width, window, value;
@@ -27,14 +27,14 @@ static const struct sample parts[] = {
   { 1, 2, 30, 4, 2, 80, 0, 0, WEFT_FP16 },    { 1, 4, 6, 2, 1, 20, 0, 0, WEFT_FP32 },
 };
 
-/* Sets an operand to new memory with random numbers. */
+/* Allocates an operand and fills it with random numbers. */
 static void
 fill (GRand *rand, struct weft_kernel *k, uint32_t o, enum weft_dtype dtype)
 {
   k->operand[o] = cuda_case_floats (rand, weft_kernels[k->kind].extent (k, o), dtype);
 }
 
-enum { OUTPUTS = 2 /* number of outputs of forward: o and lse */ };
+enum { OUTPUTS = 2 /* the forward kernel writes two operands: o and lse (log-sum-exp) */ };
 
 /* Checks the forward kernel, and then the backward kernel with the o and lse of forward. In both
  * calls, operand `o` is the output and operand `o` + 1 the lse; the backward call has more

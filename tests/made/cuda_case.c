@@ -6,7 +6,7 @@
 #include <math.h>
 
 #define SANITIZED (WEFT_ADDRESS_SANITIZER || WEFT_THREAD_SANITIZER)
-enum { N_TRIAL = SANITIZED ? 4 : 12 /* trials of each op */, N_TILE_TRIAL = SANITIZED ? 2 : 4 };
+enum { N_TRIAL = SANITIZED ? 4 : 12 /* random calls per op */, N_TILE_TRIAL = SANITIZED ? 2 : 4 };
 
 gboolean
 cuda_case_has (const struct cuda_case_device *d, enum weft_op_kind kind)
@@ -246,7 +246,8 @@ static const struct fixed {
   uint64_t dim[7];
   struct weft_place tp, cp;
   uint32_t before;
-  enum weft_dtype dtype, weights; /* type of operands and of weights; fp32 by default */
+  /* type of operands, and of weights; fp32 if a row does not state it */
+  enum weft_dtype dtype, weights;
 } fixed[] = {
   { WEFT_OP_NORM_DGRAD, { 7, 40 } },
   { WEFT_OP_NORM_DGRAD, { 2, 6090 } },
@@ -290,8 +291,8 @@ static const struct fixed {
   { WEFT_OP_XENT, { 3, 10000, 0, 9990 } },
   { WEFT_OP_XENT_BWD, { 3, 10000, 7, 9990 } },
   { WEFT_OP_XENT_GRAD, { 3, 10000, 0, 9990, 0, 7 } },
-  /* more columns than the kernel keeps in shared memory (MOST_KEPT of loss.cu): it reads the rest
-   * of the row a second time */
+  /* The row of logits has more columns than the kernel keeps in shared memory (MOST_KEPT of
+   * loss.cu), so the kernel reads the other columns a second time. */
   { WEFT_OP_XENT_GRAD, { 2, 41000, 0, 0, 0, 1 } },
   { WEFT_OP_XENT_GRAD, { 5, 41, 0, 40, 0, 3 } },
   { WEFT_OP_XENT_MAX, { 6, 10, 0, 35 }, .tp = { 3, 4 } },
@@ -346,7 +347,8 @@ fill_fixed (GRand *rand, struct weft_operand *o)
     }
 }
 
-/* Makes two equal calls on separate memory with the same content. */
+/* Allocates and fills the operands of a call, and gives call[1] copies of these operands in
+ * separate memory. */
 static void
 make_fixed (GRand *rand, const struct fixed *f, struct weft_kernel call[2])
 {

@@ -36,8 +36,9 @@ struct layer {
   union weft_model model;
   enum weft_dtype dtype, grad_dtype;
   gboolean canonical, doubles;
-  const struct cuda_case_device *device; /* NULL: the CPU */
-  gboolean again;                        /* whether this is the second run; passed to the device */
+  const struct cuda_case_device *device; /* device that runs the layer; NULL: the CPU */
+  /* TRUE: the second run on the device, which gets this flag */
+  gboolean again;
   uint32_t parts;
   struct weft_operand at[N_ARRAY + 1];
 };
@@ -49,21 +50,21 @@ void expert_layer_choose (GRand *rand, struct layer *l, gboolean drops);
 /* Returns a random number out of a list, such as "1 2 4". */
 int64_t expert_layer_pick (GRand *rand, const char *choices);
 
-/* Allocates all arrays, filled with NaN. expert_layer_close() frees them. */
+/* Allocates all arrays of the layer and fills them with NaN. expert_layer_close() frees them. */
 void expert_layer_open (struct layer *l);
 void expert_layer_close (struct layer *l);
 
-/* Draws random inputs and weights. */
+/* Fills inputs and weights of the layer with random numbers. */
 void expert_layer_fill (GRand *rand, struct layer *l);
 
 /* Copies the weights of `from`, and its inputs from token number `token` on, to `to`, which may
  * have fewer tokens. */
 void expert_layer_copy_inputs (const struct layer *from, struct layer *to, uint64_t token);
 
-/* Runs all ops, forward and backward. */
+/* Runs all ops of the layer, forward and backward. */
 void expert_layer_run (struct layer *l);
 
-/* Reads or writes element i of an array, as a double. */
+/* Read or write element i of an array of the layer, as a double. */
 double expert_layer_get (const struct layer *l, enum array a, uint64_t i);
 void expert_layer_set (struct layer *l, enum array a, uint64_t i, double value);
 
@@ -76,8 +77,8 @@ uint64_t expert_layer_in_use (const struct layer *l, enum array a);
  * scores and thus the choice. */
 gboolean expert_layer_same_choice (const struct layer *a, const struct layer *b);
 
-/* Fails the test if results differ by more than `tolerance`. */
+/* Fails the test if an array of the two layers differs by more than `tolerance`. */
 void expert_layer_compare (const struct layer *found, const struct layer *wanted, double tolerance);
 
-/* Fails the test if results differ in any bit. */
+/* Fails the test if the arrays of the two layers differ in any bit. */
 void expert_layer_same_bits (const struct layer *a, const struct layer *b);

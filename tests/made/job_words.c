@@ -1,4 +1,4 @@
-/* Jobs and plans from words. */
+/* Jobs and plans that tests make from flags as text. */
 #include "tests/made/random_job.h"
 #include "core/job/flags.h"
 #include "core/plan/cost_table.h"
@@ -10,7 +10,8 @@
 
 #include <cmocka.h>
 
-/* Tests draw jobs until enough are legal. After so many refused jobs in a row no job is legal. */
+/* A test draws random jobs until one is legal. If this many jobs in a row are refused, the test
+ * fails, because then probably no job is legal. */
 enum { MOST_REFUSED = 20000 };
 
 static gboolean

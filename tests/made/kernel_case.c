@@ -29,7 +29,8 @@ kernel_case_is_one_of (const char *name, const char *names)
   return g_strv_contains ((const char *const *) list, name);
 }
 
-/* Whether an operand is a sum over tokens: its op may add to it or overwrite it. */
+/* Whether the operand with this name is a sum over tokens: its op may add to the operand or
+ * overwrite it. */
 gboolean
 kernel_case_is_gradient (const char *name)
 {
@@ -109,7 +110,8 @@ dimension (GRand *rand, const struct kernel_case *made, const char *word)
     { "elements", (uint64_t) kernel_case_pick (rand, "1 5 1024 5003") },
     { "one parts passes times pieces", 1 },
     { "leaves tail whole own piece window value depth alike kept drawn",
-      0 }, /* one rank holds everything; a slice is one tensor */
+      /* the call is that of one rank that holds all tokens, heads and experts, and whole tensors */
+      0 },
     { "local", made->sequences % 2 },
     { "together", m->qk_layernorm_whole ? heads : 0 },
     { "itself", made->k.shape.dim[0] % 2 },
@@ -129,12 +131,13 @@ choose_shape (GRand *rand, struct kernel_case *made)
   g_auto (GStrv) words = g_strsplit (weft_op_info[made->k.kind].dims, " ", -1);
 
   for (unsigned d = 0; words[d] && *words[d]; d++)
-    /* these dimensions stay 0 here; test_gemm.c and test_tensor_kernels.c test other values */
+    /* Dimensions with these names stay 0. test_gemm.c and test_tensor_kernels.c test other
+     * values. */
     if (!kernel_case_is_one_of (words[d], "leaves tail whole own depth"))
       made->k.shape.dim[d] = dimension (rand, made, words[d]);
 }
 
-/* Rounds a value to the type. */
+/* Rounds a value to what the type `dtype` can store. */
 static double
 kernel_case_stored (double value, enum weft_dtype dtype)
 {
@@ -152,7 +155,7 @@ kernel_case_fill (GRand *rand, struct kernel_case *made, uint32_t o)
   struct weft_operand *operand = &made->k.operand[o];
   const char *name = made->argument[o].name;
   double size =
-      /* logits: exp (100) overflows fp32, so the largest must be subtracted */
+      /* Logits up to 100: exp (100) overflows fp32, so kernels must subtract the largest logit. */
       kernel_case_is_one_of (name, "logits") ? 100 : 2;
   double least = kernel_case_is_one_of (name, "v squares factor") ? 0.1 : -size;
   int limit = (int) (kernel_case_is_one_of (name, "ids") ? made->model.vocab_size
@@ -180,8 +183,9 @@ kernel_case_make_operand (GRand *rand, struct kernel_case *made, uint32_t o)
   uint64_t extent = weft_kernels[made->k.kind].extent (&made->k, o);
   operand->n = extent ? extent : made->k.shape.dim[0];
   gboolean absent = (flags & KERNEL_MAY_BE_ABSENT) && g_rand_boolean (rand);
-  /* adam with fp32 weights or `itself` (dim[1]) has no master; otherwise it has one, and half of
-   * the cases have no param */
+  /* Operands of Adam. The master weight is absent if the type is fp32 or dim[1] (no separate
+   * master) is set; otherwise it is present, and the 16-bit weight is absent in half of the
+   * cases. */
   if (kernel_case_is_one_of (name, "master param"))
     absent = made->k.shape.dtype == WEFT_FP32 || made->k.shape.dim[1] ? *name == 'm'
                                                                       : *name == 'p' && absent;
@@ -190,7 +194,8 @@ kernel_case_make_operand (GRand *rand, struct kernel_case *made, uint32_t o)
     kernel_case_fill (rand, made, o);
 }
 
-/* Whether an op fuses a matmul with the op after it, which then reads sums that are not rounded. */
+/* Whether an op fuses a matmul with the following op, which then reads the matmul's sums before
+ * they are rounded. */
 static gboolean
 is_fused_product (enum weft_op_kind kind)
 {
@@ -204,7 +209,8 @@ is_fused_product (enum weft_op_kind kind)
 void
 kernel_case_make (GRand *rand, struct kernel_case *made, enum weft_op_kind kind)
 {
-  enum weft_dtype dtype = (enum weft_dtype) kernel_case_pick (rand, "0 1 2"); /* fp32, bf16, fp16 */
+  /* type of operands: fp32, bf16 or fp16 */
+  enum weft_dtype dtype = (enum weft_dtype) kernel_case_pick (rand, "0 1 2");
 
   *made = (struct kernel_case){ .k = { .kind = kind },
                                 .control = { .step = (uint64_t) g_rand_int_range (rand, 1, 20),
@@ -221,7 +227,7 @@ kernel_case_make (GRand *rand, struct kernel_case *made, enum weft_op_kind kind)
   made->k.shape.dtype = dtype;
   made->k.shape.out_dtype = g_rand_boolean (rand) ? dtype : WEFT_FP32;
   if (is_fused_product (kind))
-    made->model.activation = WEFT_GELU; /* the activation that fused ops apply */
+    made->model.activation = WEFT_GELU; /* GELU is the activation that fused matmul ops apply. */
   made->k.model = &made->model;
   made->k.control = &made->control;
   made->k.canonical = g_rand_boolean (rand);
@@ -233,8 +239,8 @@ kernel_case_make (GRand *rand, struct kernel_case *made, enum weft_op_kind kind)
     kernel_case_make_operand (rand, made, o);
 }
 
-/* Returns a copy of the call whose operands have new memory, set to zero: `size` bytes for each
- * element, at least 4. */
+/* Returns a copy of a call. The operands of the copy have new memory, set to zero, with `size`
+ * bytes for each element, at least 4. */
 static struct weft_kernel
 kernel_case_other_memory (const struct kernel_case *made, size_t size)
 {
@@ -259,8 +265,8 @@ kernel_case_clear (struct kernel_case *made)
   kernel_case_free_memory (made, &made->k);
 }
 
-/* Returns the call with operands in the types that the executor stores. Outputs are filled with
- * NaN. */
+/* Returns a copy of a call with operands in the types that the executor stores. Outputs are filled
+ * with NaN. */
 struct weft_kernel
 kernel_case_as_stored (const struct kernel_case *made)
 {
@@ -334,14 +340,15 @@ longest_sum (const struct kernel_case *made)
   return (double) most;
 }
 
-/* Largest relative error of rounding to a type; fp32 (0) is not counted. */
+/* Largest relative error of rounding to a type, for 16-bit types; rounding to fp32 is ignored
+ * (0). */
 static const double half_ulp[WEFT_N_DTYPE] = { [WEFT_BF16] = 0x1p-8, [WEFT_FP16] = 0x1p-11 };
-/* Tolerance of an element: `error` is absolute, `share` is relative to the element. */
+/* Tolerance of an element: `error` is an absolute error, `share` is multiplied by the element. */
 struct tolerance {
   double error, share;
 };
 
-/* The largest 1 / sqrt (variance + epsilon) of a row of a norm. The gradient of a norm is a
+/* Returns the largest 1 / sqrt (variance + epsilon) of a row of a norm. The gradient of a norm is a
  * difference of larger numbers, multiplied by this factor, so its error grows with the factor. */
 static double
 steepest (const struct kernel_case *made)
@@ -389,11 +396,12 @@ tolerance (const struct kernel_case *made, uint32_t o, const double *wanted)
   if (kernel_case_is_one_of (weft_op_info[made->k.kind].word, "norm_bwd head_norm_bwd"))
     scale = fmax (scale, 4 * steepest (made));
   struct tolerance t = { 8 * EPSILON32 * sqrt (longest_sum (made)) * scale, half };
-  if (made->k.kind == WEFT_OP_XENT_GRAD) /* lse, which is at most 128, is rounded to fp32 */
+  /* The gradient kernel reads the log-sum-exp, at most 128, after its rounding to fp32. */
+  if (made->k.kind == WEFT_OP_XENT_GRAD)
     t.error += 128 * EPSILON32 * scale;
   t.error += half * t.error + (folds ? missed_by_nodes (made, half, scale) : 0);
   t.error += made->rounds_inside ? 2 * half_ulp[made->k.shape.dtype] * scale : 0;
-  /* half of the smallest subnormal number */
+  /* rounding of fp16 numbers near 0: half of the smallest subnormal number */
   t.error += made->k.operand[o].dtype == WEFT_FP16 ? 0x1p-25 : 0;
   return t;
 }

@@ -11,7 +11,7 @@
 
 #include <cmocka.h>
 
-#define KERNEL_CASE_SEQUENCES 9 /* largest number of sequences of a case */
+#define KERNEL_CASE_SEQUENCES 9 /* largest number of sequences in a random call */
 
 /* Ops whose shapes other tests draw: MoE ops, and those of test_fp8.c, test_fp8_kernels.c,
  * test_fp8_experts.c, test_context.c, test_unfused_attention.c, test_tensor_kernels.c,
@@ -41,25 +41,28 @@ struct kernel_case {
   uint32_t n;
   uint64_t sequences;
   gboolean
-      rounds_inside; /* whether the op rounds intermediate results to its type: the input of GELU,
-                      * an embedding before it is scaled, or, as on tensor cores, probabilities and
-                      * score gradients before the next matmul */
+      /* Whether the op rounds an intermediate result to its own type: the input of GELU, an
+       * embedding before it is scaled, or, on tensor cores, probabilities and score gradients
+       * before the next matmul. */
+      rounds_inside;
 };
 
 /* Whether `name` is one of `names`, separated by blanks. */
 gboolean kernel_case_is_one_of (const char *name, const char *names);
 
-/* Whether an operand of this name is a sum over tokens: its op may add to it or overwrite it. */
+/* Whether the operand with this name is a sum over tokens: its op may add to the operand or
+ * overwrite it. */
 gboolean kernel_case_is_gradient (const char *name);
 
 /* Parses the operands of an op, for example "dy:r x:r dw:rw db:rw?". Returns their number. */
 uint32_t kernel_case_arguments (enum weft_op_kind kind, struct kernel_argument *argument);
 
-/* Draws a call. kernel_case_clear() frees its operands. */
+/* Draws a random call of an op. kernel_case_clear() frees its operands. */
 void kernel_case_make (GRand *rand, struct kernel_case *made, enum weft_op_kind kind);
 void kernel_case_clear (struct kernel_case *made);
 
-/* Draws operand `o` again, after the shape has changed. Its old memory is not freed. */
+/* Allocates and fills operand `o` again after a test has changed the shape. The memory of the old
+ * operand is not freed. */
 void kernel_case_make_operand (GRand *rand, struct kernel_case *made, uint32_t o);
 
 /* Fills operand `o` with random values. */
@@ -77,9 +80,9 @@ struct weft_kernel kernel_case_as_stored (const struct kernel_case *made);
  * kernel_case_free_memory() frees the operands. */
 struct weft_kernel kernel_case_as_doubles (const struct kernel_case *made);
 
-/* Frees the operands of a copy `k` of the call. */
+/* Frees the operands of `k`, which is a copy that the functions above have returned. */
 void kernel_case_free_memory (const struct kernel_case *made, struct weft_kernel *k);
 
-/* Fails if an operand differs from the reference by more than rounding can explain. */
+/* Fails the test if an operand differs from the reference by more than rounding can explain. */
 void kernel_case_compare (const struct kernel_case *made, uint32_t o,
                           const struct weft_kernel *found, const struct weft_kernel *wanted);

@@ -173,7 +173,7 @@ made_plan (const struct weft_job *job, struct weft_mesh mesh, weft_builder *cons
   return plan;
 }
 
-/* Returns a plan with one collective over all GPUs. */
+/* Returns a plan whose only op is a collective over all GPUs. */
 static inline weft_plan *
 made_collective_plan (const struct weft_job *job, enum weft_op_kind kind, uint64_t bytes)
 {
@@ -226,7 +226,8 @@ made_run_with (const struct weft_exec_ops *exec, const weft_plan *plan, const ch
   return t;
 }
 
-/* Asserts that every rank of `whole` has the times of its representative in `folded`. */
+/* Asserts that every rank of the unfolded timeline `whole` has the times of its representative in
+ * the folded timeline. */
 static inline void
 made_assert_same_dates (const weft_plan *plan, const weft_timeline *folded,
                         const weft_timeline *whole)

@@ -5,5 +5,5 @@
 /* Returns a copy of a program. The caller frees all copies with weft_program_free(). */
 weft_program *weft_mutant_copy (const weft_program *p);
 
-/* Returns a copy without deps[edge], a dependency of `op`. */
+/* Returns a copy of p in which op `op` lacks its dependency deps[edge]. */
 weft_program *weft_mutant_without_edge (const weft_program *p, uint32_t op, uint32_t edge);

@@ -68,7 +68,8 @@ paper_open (const weft_plan *plan)
   for (uint32_t row = 0; row < actors->n; row++)
     for (int pool = 0; pool < WEFT_N_POOL; pool++) {
       uint64_t bytes = plan->memory[actors->role[row]].planned[pool];
-      x->arena[row][pool] = g_malloc (bytes + 1); /* not NULL even for an empty pool */
+      /* one byte more than planned, so that an empty pool has an address too */
+      x->arena[row][pool] = g_malloc (bytes + 1);
       memset (x->arena[row][pool], 0xff, bytes);
     }
   return &x->base;
@@ -99,8 +100,8 @@ struct paper_job {
   weft_state *state;
 };
 
-/* Opens a job on this executor. Its text is `model` and `layout` together: "model=gpt2-nano
- * precision=bf16" and "gpus=8", for instance. */
+/* Opens a job on the paper executor. The text of the job is `model` and `layout` together, for
+ * instance "model=gpt2-nano precision=bf16" and "gpus=8". */
 static inline struct paper_job
 paper_job_open (const char *model, const char *layout)
 {
@@ -125,7 +126,7 @@ paper_elements (const weft_state *state, uint32_t tensor)
   return weft_state_at (state, tensor)->rows * weft_state_at (state, tensor)->columns;
 }
 
-/* Returns all elements of a tensor. The caller frees the array. */
+/* Returns all elements of a global tensor. The caller frees the array. */
 static inline float *
 paper_tensor (weft_state *state, uint32_t tensor, enum weft_state_kind kind)
 {
@@ -136,7 +137,8 @@ paper_tensor (weft_state *state, uint32_t tensor, enum weft_state_kind kind)
   return value;
 }
 
-/* Writes numbers that depend on tensor, kind, element and `salt`, and not on the strategy. */
+/* Writes numbers into all tensors that depend on tensor, kind, element and `salt`, and not on the
+ * strategy. */
 static inline void
 paper_fill (weft_state *state, uint32_t salt)
 {
@@ -151,7 +153,7 @@ paper_fill (weft_state *state, uint32_t salt)
     }
 }
 
-/* Asserts that every tensor of this kind has the same bits in both states. */
+/* Asserts that every tensor of a kind has the same bits in both states. */
 static inline void
 paper_assert_equal (weft_state *found, weft_state *wanted, enum weft_state_kind kind)
 {

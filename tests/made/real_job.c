@@ -10,8 +10,8 @@
 
 #include <cmocka.h>
 
-/* The loss scale of a job, or 0 without loss scaling. A dynamic scale is replaced by 1024, because
- * it would first skip steps until gradients are finite. */
+/* Returns the loss scale for the steps of a job, or 0 without loss scaling. A dynamic scale is
+ * replaced by 1024; otherwise the first steps would be skipped until the scale has fallen. */
 static double
 loss_scale (const struct weft_job *job)
 {
@@ -130,8 +130,8 @@ real_job_evaluate (real_job *job)
 uint64_t
 real_hash (weft_state *state, enum weft_state_kind kind)
 {
-  /* four independent hashes, because a processor overlaps multiplications that do not depend on
-   * each other */
+  /* Four hashes in turn, of every fourth element each. A processor overlaps the multiplications of
+   * different hashes, so this is faster than one hash. */
   uint64_t hash[4] = { 0xcbf29ce484222325u, 1, 2, 3 };
 
   for (uint32_t t = 0; t < weft_state_count (state); t++) {
@@ -139,7 +139,7 @@ real_hash (weft_state *state, enum weft_state_kind kind)
     uint64_t n = tensor->rows * tensor->columns;
     g_autofree float *value = g_new (float, n);
     weft_state_read (state, t, kind, 0, n, value);
-    for (uint64_t i = 0; i < n; i++) { /* by 32-bit words instead of bytes, for speed */
+    for (uint64_t i = 0; i < n; i++) { /* The hash uses 32-bit words instead of bytes, for speed. */
       uint32_t word;
       memcpy (&word, &value[i], sizeof word);
       hash[i % 4] = (hash[i % 4] ^ word) * 0x100000001b3u;

@@ -12,8 +12,10 @@ typedef struct real_job {
   weft_plan *plan;
   weft_exec *x;
   weft_state *state;
-  struct weft_control control; /* `step`: the newest step; 0 before the first */
-  int32_t *tokens;             /* the batch, read through `control` */
+  /* number of the newest training step in control.step; 0 before the first step */
+  struct weft_control control;
+  /* tokens of the next step, which the executor reads through `control` */
+  int32_t *tokens;
 } real_job;
 
 /* Opens a job, given as text (random_job.h), on the CPU. `how`: options of the executor, or NULL.
@@ -21,14 +23,14 @@ typedef struct real_job {
  * job. */
 real_job *real_job_open (const char *words, const struct weft_exec_options *how);
 
-/* Like real_job_open(), on a device with these calls (NULL: the CPU). Returns NULL and sets *error
- * if the executor refuses the job. */
+/* Like real_job_open(), but on a device with these calls (NULL: the CPU). Returns NULL and sets
+ * *error if the executor refuses the job. */
 real_job *real_job_try (const struct weft_gpu_calls *calls, const char *words,
                         const struct weft_exec_options *how, GError **error);
 void real_job_close (real_job *job);
 G_DEFINE_AUTOPTR_CLEANUP_FUNC (real_job, real_job_close)
 
-/* The hyper-parameters of AdamW that all tests use. */
+/* Returns the AdamW settings (struct weft_control) that all tests use. */
 struct weft_control real_control (const weft_plan *plan);
 
 /* Returns token ids below 97 of shape (global_batch_size, seq_length + 1). The caller frees

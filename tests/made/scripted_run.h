@@ -18,14 +18,18 @@ enum { MOST_STEPS = 64, SEQUENCE = 16 };
 
 /* The script of the executor, and its record of steps and evaluations in order. */
 static struct {
-  uint64_t signal_at, skip_from, skip_to, nan_from; /* numbers of step calls, counted from 1 */
+  /* numbers of training steps, counted from 1, at which the script raises the signal, skips or
+   * returns NaN */
+  uint64_t signal_at, skip_from, skip_to, nan_from;
   int signal;
-  const char *look_for; /* a file that must exist at the second call and not at the first */
-  uint64_t spoil_at;    /* number of the call whose update makes the weight NaN */
-  uint64_t act_at;      /* number of the call at which act (path) is called */
+  /* path of a file that must not exist during the first step call and must exist during the
+   * second */
+  const char *look_for;
+  uint64_t spoil_at; /* number of the step call whose update makes the weight NaN */
+  uint64_t act_at;   /* number of the step call in which act (path) is called */
   void (*act) (const char *path);
   const char *path;
-  /* number of the write to a rank's memory at which the signal is raised, from 1 */
+  /* the signal is raised at this write to the memory of a rank, counted from 1; 0: never */
   uint32_t signal_at_write;
 
   uint32_t writes;
@@ -34,7 +38,7 @@ static struct {
     uint64_t step;
     double lr;
     gboolean forward_only, found;
-    int32_t first, last; /* the first and the last token of the batch */
+    int32_t first, last; /* the first and the last token of the step's batch */
   } seen[MOST_STEPS];
 } script;
 
@@ -133,8 +137,8 @@ skips_now (void)
   return script.n >= script.skip_from && script.n <= script.skip_to;
 }
 
-/* The last parameter of a stage that is not tied; its first element is the number that is
- * trained. */
+/* Returns the last parameter of a stage that is not tied. The scripted executor trains its first
+ * element. */
 static inline const struct weft_param *
 own_param (const weft_program *p)
 {
@@ -145,9 +149,9 @@ own_param (const weft_program *p)
   return &p->param[i];
 }
 
-/* Trains the first element of own_param(). The new value depends on all tokens of the batch, the
- * learning rate and the number of updates; the loss depends on the value. So any mistake of the
- * training loop changes later losses. */
+/* Trains the only trained number, the first element of own_param(). Its new value depends on all
+ * tokens of the batch, the learning rate and the number of updates; the loss depends on its value.
+ * So any mistake of the training loop changes later losses. */
 static inline void
 train_one_number (weft_exec *x, uint32_t row, const struct weft_control *c)
 {
@@ -219,7 +223,7 @@ static const struct weft_exec_ops fake_ops = {
 
 struct run {
   weft_plan *plan;
-  /* the folder of the run; paths of the token file and of checkpoints in it */
+  /* the folder of the run; the path of the token file; the folder of the checkpoints */
   char *dir, *data, *save;
   struct weft_trainer_options options;
   struct weft_trainer_result result;

@@ -7,14 +7,15 @@
 
 typedef struct trained {
   double loss[TRAINED_STEPS], norm[TRAINED_STEPS], eval_loss;
-  uint64_t state[WEFT_N_STATE_KIND]; /* hashes of all tensors after the last step */
-  GArray *gradient;                  /* elements of all gradients after the first step; float */
-  GArray *tensor;                    /* number of elements of each tensor; uint64_t */
+  uint64_t state[WEFT_N_STATE_KIND]; /* hash of all tensors of each kind after the last step */
+  /* first-step gradients of all tensors, one after the other; elements are float */
+  GArray *gradient;
+  GArray *tensor; /* number of elements of each tensor, as uint64_t */
 } trained;
 
-/* Sets the time limit of a run in seconds. A run that exceeds it ends the program, which prints the
- * text of the job and the seed from which it was drawn. 0: the default, which is longer than any
- * run needs. */
+/* Sets the time limit of a run in seconds. If a run exceeds the limit, the program ends and prints
+ * the text of the job and the seed from which it was drawn. 0: the default limit, which is longer
+ * than any run needs. */
 void trained_limit (double seconds, uint32_t seed);
 
 /* Runs TRAINED_STEPS steps and an evaluation. Initial weights do not depend on the strategy.
@@ -32,12 +33,12 @@ struct trained_bound {
   double loss, norm, gradient, whole;
 };
 
-/* Fails the test if a difference between the runs exceeds `bound`. */
+/* Fails the test if a difference between the two runs exceeds its limit in `bound`. */
 void trained_assert_near (const trained *found, const trained *wanted, struct trained_bound bound,
                           const char *words);
 
 /* Fails the test if any bit of losses, norms or tensors differs. */
 void trained_assert_same (const trained *found, const trained *wanted, const char *words);
 
-/* Returns the largest relative differences between two runs. */
+/* Returns the largest relative differences between the results of two runs. */
 struct trained_bound trained_difference (const trained *found, const trained *wanted);

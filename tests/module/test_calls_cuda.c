@@ -49,7 +49,7 @@ the_module_trains_as_the_cpu_does (void **state)
   static const struct trained_bound fp32 = { .loss = 1e-6, .norm = 1e-6, .gradient = 1e-5 };
   static const struct {
     const char *words;
-    const char *own; /* options of the CUDA executor, as text (own.h) */
+    const char *own; /* options of the CUDA executor, as text in the format of own.h */
     struct weft_exec_options how;
   } runs[] = {
     { TRAINED_GPT2 FP32 "gpus=2 " ZERO1 "nccl_ub=true ", "graph", { .times = TRUE } },
@@ -115,8 +115,8 @@ fail_calls (const char *words, struct weft_exec_options options, uint64_t stride
   "num_attention_heads=1 num_query_groups=1 kv_channels=8 ffn_hidden_size=16 vocab_size=16 "       \
   "seq_length=4 max_position_embeddings=4 micro_batch_size=1 global_batch_size=2 "
 
-/* Every run of fail_calls() lets one call to CUDA or NCCL fail: call 1, then call 1 + `stride`,
- * and so on. The failed call must be reported as the error, and all resources must be released. */
+/* Every run lets one call to CUDA or NCCL fail: call 1, then call 1 + `stride`, and so on. The
+ * failed call must be reported as the error, and all resources must be released. */
 static void
 any_call_may_fail_and_nothing_is_left (void **state)
 {

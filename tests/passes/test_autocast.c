@@ -82,12 +82,12 @@ enable_autocast_converts_where_the_residual_stream_begins_and_ends (void **state
     assert_int_equal (casts (p, "cast_weight", WEFT_PHASE_FORWARD, layer), 4);
     assert_int_equal (casts (p, "cast_weight", WEFT_PHASE_BACKWARD, layer), 4);
   }
-  /* the weight of the head */
+  /* the only weight outside the layers that is cast: that of the head (lm_head) */
   assert_int_equal (casts (p, "cast_weight", WEFT_PHASE_FORWARD, WEFT_NO_LAYER), 1);
 }
 
 /* The bf16 copies of all weights (2 bytes per element) are made in the forward pass of each
- * microbatch and freed at its end. */
+ * microbatch, and freed at the end of this forward pass. */
 static void
 enable_autocast_keeps_converted_weights_for_one_forward_pass (void **state)
 {

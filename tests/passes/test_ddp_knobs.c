@@ -40,8 +40,8 @@ calculate_per_token_loss_divides_gradients_by_tokens_after_all_sums (void **stat
   }
 }
 
-/* calculate_per_token_loss: the loss is a sum over tokens, so its gradient is divided by 1. Without
- * the knob it is divided by the number of tokens of the replica. */
+/* With calculate_per_token_loss, the loss is a sum over tokens, so its gradient is divided by 1.
+ * Without calculate_per_token_loss, it is divided by the number of tokens of the replica. */
 static void
 calculate_per_token_loss_sums_the_loss (void **state)
 {
@@ -60,8 +60,9 @@ calculate_per_token_loss_sums_the_loss (void **state)
 
 #define INSTANCES(n) "--num-distributed-optimizer-instances", n
 
-/* Eight replicas in two instances (copies of the sharded optimizer): a slice is a quarter of a
- * bucket. It is reduced over the four ranks of an instance, then over the two instances. */
+/* Eight replicas in two instances (copies of the sharded optimizer): the slice of a rank is a
+ * quarter of a bucket. The slice is reduced over the four ranks of an instance, then over the two
+ * instances. */
 static void
 num_distributed_optimizer_instances_reduces_twice_and_gathers_inside (void **state)
 {
@@ -81,7 +82,8 @@ num_distributed_optimizer_instances_reduces_twice_and_gathers_inside (void **sta
     assert_int_equal (p->op[across].group, WEFT_GROUP_INTER);
     assert_int_equal (p->op[gather].group, WEFT_GROUP_INTRA);
     assert_int_equal (p->op[across].lane, WEFT_LANE_DP);
-    /* the two reductions follow each other on their lane */
+    /* On the data-parallel lane, the all-reduce between instances directly follows the
+     * reduce-scatter of the same bucket. */
     assert_int_equal (p->pos[across], p->pos[scatter] + 1);
     assert_int_equal (elements (p, across) * 4, elements (p, scatter));
     assert_int_equal (elements (p, adam) * 4, elements (p, scatter));
@@ -110,7 +112,7 @@ num_distributed_optimizer_instances_cuts_state_among_fewer_ranks (void **state)
                     WEFT_GROUP_DP);
 }
 
-/* With instances, each instance has all gradients, so the norm is reduced over the ranks of one
+/* Each of several instances has all gradients, so the norm is reduced over the ranks of one
  * instance. The first kernel of the optimizer waits for the last reduction between instances. */
 static void
 num_distributed_optimizer_instances_joins_the_stream_and_sums_the_norm_of_one (void **state)
@@ -163,9 +165,9 @@ num_distributed_optimizer_instances_are_contiguous_replicas (void **state)
 
 #define FP32_SUMS "--reduce-scatter-with-fp32-accumulation", "true"
 
-/* With this knob, slices are exchanged by an all-to-all into a scratch bucket, with as many bytes
- * as a reduce-scatter, and each rank adds the slices that it has received. The additions follow the
- * last backward kernel. */
+/* reduce_scatter_with_fp32_accumulation replaces the reduce-scatter by an all-to-all of the slices
+ * into a scratch bucket, with as many bytes. Each rank then adds the slices that it has received.
+ * Here the additions follow the last backward kernel. */
 static void
 reduce_scatter_with_fp32_accumulation_exchanges_slices_and_adds_them (void **state)
 {
@@ -194,8 +196,9 @@ reduce_scatter_with_fp32_accumulation_exchanges_slices_and_adds_them (void **sta
   }
 }
 
-/* Without overlap, a bucket is added before the next bucket is exchanged, so all buckets can use
- * one scratch buffer. With overlap, no exchange waits for an addition. */
+/* Without overlap_grad_reduce, the slices of a bucket are added before the next bucket is
+ * exchanged, so all buckets can use one scratch buffer. With overlap_grad_reduce, no exchange waits
+ * for an addition. */
 static void
 reduce_scatter_with_fp32_accumulation_takes_a_scratch_for_each_bucket_on_its_way (void **state)
 {
@@ -236,7 +239,8 @@ check_for_nan_in_grad_holds_up_every_bucket (void **state)
     assert_int_equal (p->op[copy].lane, WEFT_LANE_D2H);
     assert_near (weft_op_bytes (p, copy), 4);
     assert_true (comes_after (p, norm, copy));
-    assert_int_equal (p->op[next].kind, WEFT_OP_SCALE); /* the kernel that divides the gradients */
+    /* the next op must be the kernel that divides the gradients */
+    assert_int_equal (p->op[next].kind, WEFT_OP_SCALE);
     assert_true (comes_after (p, copy, next) && comes_after (p, copy, sum));
   }
 }
@@ -280,8 +284,9 @@ check_for_nan_in_grad_costs_time (void **state)
   assert_true (slow->seconds > quick->seconds);
 }
 
-/* With hybrid sharding, the ranks that hold the same slice are the `outer` group, which has its own
- * lane. Without it, they are the `inter` group on the lane of data parallelism. */
+/* The group of ranks that hold the same slice in different instances. With hybrid sharding this is
+ * the group `outer`, which has a lane of its own; otherwise it is the group `inter`, on the
+ * data-parallel lane. */
 static void
 ranks_that_hold_one_slice_of_a_hybrid_meet_on_the_outer_lane (void **state)
 {

@@ -19,7 +19,7 @@ is_gradient (const weft_program *p, uint32_t op, enum weft_op_kind kind, uint32_
   return p->op[op].kind == kind && p->op[op].layer == layer && p->op[op].micro == micro;
 }
 
-/* The first or the last kernel of a kind in a layer and microbatch. */
+/* Returns the first or the last kernel of a kind in a layer and microbatch. */
 static uint32_t
 find (const weft_program *p, enum weft_op_kind kind, uint32_t layer, uint32_t micro, gboolean last)
 {
@@ -58,7 +58,9 @@ delay_wgrad_compute_puts_a_layers_weight_gradients_last (void **state)
                       WEFT_PHASE_INPUT_GRAD);
     assert_true (find (q, WEFT_OP_MATMUL_WGRAD, l, 0, FALSE) <
                  find (q, WEFT_OP_NORM_BWD, l, 0, FALSE));
-    if (l > 0) /* W of a layer runs before B of the previous layer */
+    /* the weight gradients (W) of a layer run before the input gradients (B) of the previous
+     * layer */
+    if (l > 0)
       assert_true (find (p, WEFT_OP_MATMUL_WGRAD, l, 0, TRUE) <
                    find (p, WEFT_OP_MATMUL_DGRAD, l - 1, 0, FALSE));
   }
@@ -89,8 +91,8 @@ delay_wgrad_compute_makes_buckets_wait_for_weight_gradients (void **state)
   assert_int_equal (seen, LAYERS * 6);
 }
 
-/* The gradient for the previous stage is sent before W of this stage's first layer, and W does not
- * wait for the send. */
+/* The gradient for the previous stage is sent before the weight gradients (W) of this stage's first
+ * layer. These weight gradients do not wait for the send. */
 static void
 delay_wgrad_compute_sends_before_the_first_layers_weight_gradients (void **state)
 {
@@ -113,7 +115,8 @@ delay_wgrad_compute_sends_before_the_first_layers_weight_gradients (void **state
     assert_true (kernels_before (q, named (q, "send_backward", micro)) >
                  q->pos[find (q, WEFT_OP_MATMUL_WGRAD, first_layer, micro, TRUE)]);
   }
-  for (uint32_t op = 0; op < plan->role[0]->n_op; op++) /* stage 0 has no previous stage */
+  /* The first stage (role 0) has no previous stage, so it must send no gradient. */
+  for (uint32_t op = 0; op < plan->role[0]->n_op; op++)
     assert_false (plan->role[0]->op[op].kind == WEFT_OP_SEND && plan->role[0]->op[op].peer < 0);
 }
 
@@ -130,9 +133,9 @@ delay_wgrad_compute_shortens_a_pipelined_step (void **state)
   assert_true (is->seconds < was->seconds);
 }
 
-/* W reads gradients after B has finished: W of fc2 the gradient of the layer's output, W of proj
- * the gradient between attention and MLP. So B must not overwrite the gradient of the residual
- * stream in place. */
+/* With delay_wgrad_compute, W reads gradients after B has ended: the weight gradient of fc2 reads
+ * the gradient of the layer's output, and that of proj the gradient between attention and MLP. So B
+ * must not overwrite the residual stream's gradient in place. */
 static void
 delay_wgrad_compute_keeps_what_is_still_to_be_read (void **state)
 {
@@ -144,7 +147,8 @@ delay_wgrad_compute_keeps_what_is_still_to_be_read (void **state)
     uint32_t last = find (p, WEFT_OP_NORM_BWD, l, 0, TRUE), kept = 0;
     for (uint32_t op = 0; op < p->n_op; op++)
       if (is_gradient (p, op, WEFT_OP_MATMUL_WGRAD, l, 0))
-        for (uint32_t u = 0; u < 2; u++) { /* operands 0 and 1: output gradient and input */
+        /* operands 0 and 1 of a weight gradient: output gradient and input */
+        for (uint32_t u = 0; u < 2; u++) {
           const struct weft_buf *buf = &p->buf[p->uses[p->op[op].uses + u].buf];
           assert_true (buf->first < last && buf->last >= op);
           kept++;

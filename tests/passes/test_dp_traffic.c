@@ -1,5 +1,6 @@
-/* Data-parallel communication of a step at each sharding level: bytes against the formulas of
- * Megatron-FSDP, and the exposed share, on the timeline and in both outputs of weft sim. */
+/* Data-parallel communication of a step at each sharding level. Bytes must follow the formulas of
+ * Megatron-FSDP. The exposed share must be the same on the timeline, in the text and in the JSON of
+ * weft sim. */
 #include "core/report/report.h"
 #include "core/passes/params/params.h"
 #include "tests/made/made.h"
@@ -12,7 +13,8 @@
 #define MODEL                                                                                      \
   "num_layers=8 num_query_groups=4 vocab_size=512 activation=swiglu normalization=rmsnorm "        \
   "topology=dgx-h100 precision=bf16 "
-/* SMALL is large enough for rings, and small enough to be planned many times. */
+/* SMALL: tensors large enough that collectives are rings, and a model small enough to be planned
+ * many times. */
 #define SMALL MODEL "hidden_size=1024 num_attention_heads=8 ffn_hidden_size=3072 seq_length=64 "
 #define LARGE MODEL "hidden_size=4096 num_attention_heads=32 ffn_hidden_size=12288 seq_length=4096 "
 
@@ -24,7 +26,8 @@ is_named (const weft_program *p, uint32_t op, const char *word)
   return g_str_has_prefix (p->name[p->op[op].name], word);
 }
 
-/* Bytes that rank 0 sends in reductions and gathers of buckets, on a cluster of one node. */
+/* Computes the bytes that rank 0 sends in reductions and gathers of buckets, on a cluster of one
+ * node. */
 static void
 wire (const weft_plan *plan, double *gradients, double *weights)
 {
@@ -56,7 +59,8 @@ bucket_elements (const weft_program *p, uint32_t k)
   return 0;
 }
 
-/* Elements of all buckets with padding: `units`: those of layers; `outside`: all others. */
+/* Computes the elements of all buckets with padding. `units`: elements of the layers; `outside`:
+ * all other elements. */
 static void
 padded (const weft_plan *plan, double *units, double *outside)
 {
@@ -83,7 +87,8 @@ data_parallel_sharding_strategy_sends_what_its_level_says (void **state)
   } times[] = { { 2, 0, 0 }, { 1, 1, 1 }, { MICROS, 1, 1 }, { MICROS, 2 * MICROS, 1 } };
   static const struct {
     const char *words;
-    double gradient, weight; /* bytes per element */
+    /* bytes per reduced gradient element and per gathered weight element */
+    double gradient, weight;
   } types[] = { { "grad_reduce_in_fp32=true", 4, 2 }, { "", 2, 2 }, { "precision=fp32", 4, 4 } };
   static const uint32_t replicas[] = { 2, 4, 8 };
 
@@ -151,9 +156,9 @@ run (const weft_plan *plan)
 
 #define UNITS LARGE "gpus=8 global_batch_size=24 use_megatron_fsdp=true zero_dp_strategy=3 "
 
-/* With prefetch most communication overlaps with kernels. Exposed are only the first gather of a
- * step, and gathers that wait for reductions of the previous microbatch. Without prefetch every
- * gather is exposed. */
+/* With prefetch most communication overlaps with kernels. The only exposed gathers are the first
+ * gather of a step, and those that wait for reductions of the previous microbatch. Without prefetch
+ * every gather is exposed. */
 static void
 suggested_communication_unit_size_hides_gathers_or_shows_them (void **state)
 {
@@ -179,7 +184,8 @@ overlap_grad_reduce_and_overlap_param_gather_hide_buckets (void **state)
   struct shown a = run (none), b = run (grads), c = run (both);
 
   (void) state;
-  /* only the update of one bucket overlaps with the gather of another */
+  /* Without overlap_param_gather, only the optimizer update of one bucket overlaps with the gather
+   * of another bucket. */
   assert_true (a.exposed > 0.99 * a.busy);
   assert_true (b.exposed < 0.7 * b.busy && b.exposed > 0.95 * b.gathers);
   assert_true (c.exposed < 0.25 * c.busy);

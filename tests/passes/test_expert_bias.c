@@ -42,9 +42,9 @@ tokens_are_counted_by_the_experts_they_chose (void **state)
   }
 }
 
-/* Two rows of four experts, with mean counts of 3 and 2 tokens. The bias of an expert with more
- * tokens than the mean falls by one step, with fewer it rises; with exactly the mean it does not
- * change. */
+/* Two rows (layers) of four experts, with means of 3 and 2 tokens per expert. The bias of an expert
+ * with more tokens than the mean falls by one step. With fewer tokens it rises by one step, and
+ * with exactly the mean it stays. */
 static void
 biases_go_towards_the_mean_by_one_step (void **state)
 {
@@ -89,8 +89,8 @@ find (const weft_program *p, enum weft_op_kind kind, const char *name)
   return WEFT_NO_OP;
 }
 
-/* Once per step, the counts are summed over all ranks of the stage: 4 bytes for each expert of each
- * layer with experts. */
+/* moe_router_enable_expert_bias sums the token counts of experts over all ranks of the stage, once
+ * per step: 4 bytes for each expert of each layer with experts. */
 static void
 moe_router_enable_expert_bias_adds_tallies_before_the_update (void **state)
 {
@@ -173,7 +173,7 @@ biases_are_those_of_one_rank_under_every_strategy (void **state)
   }
 }
 
-/* Index of the tensor of expert biases of a layer. */
+/* Returns the index of the state tensor with the expert biases of a layer. */
 static uint32_t
 bias_of (const weft_state *state, uint32_t layer)
 {
@@ -221,8 +221,8 @@ an_evaluation_moves_nothing (void **state)
   real_job_close (job);
 }
 
-/* A checkpoint is saved under one strategy and loaded under another, whose next step has the same
- * bits. */
+/* A job under another strategy loads the checkpoint of a job on two GPUs. Both jobs must have the
+ * same loss and the same biases after their next step. */
 static void
 biases_are_in_checkpoints (void **state)
 {

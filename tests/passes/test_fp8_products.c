@@ -77,7 +77,8 @@ linear_maps_of_layers_are_fp8_and_the_rest_is_bf16 (void **state)
     linear += layer;
     head += !layer;
   }
-  assert_int_equal (linear, 2 * 8 * 4 * 3); /* microbatches, layers, weights, matmuls of each */
+  /* forward, input and weight gradient matmuls: 2 microbatches x 8 layers x 4 weights x 3 */
+  assert_int_equal (linear, 2 * 8 * 4 * 3);
   assert_int_equal (head, 2 * 3);
 }
 
@@ -106,8 +107,8 @@ fp8_format_says_what_gradients_are_rounded_to (void **state)
 }
 
 /* Each linear layer quantises four tensors per microbatch: input and weight in forward, output
- * gradient and weight in backward; the quantised input is kept for backward. With fp8_param_gather,
- * weights are fp8 already: two tensors. */
+ * gradient and weight in backward; backward reuses the quantised input. With fp8_param_gather,
+ * weights are stored in fp8, so only two tensors are quantised. */
 static void
 what_is_multiplied_is_converted_first (void **state)
 {
@@ -187,11 +188,12 @@ recipes_find_their_scales_each_in_its_way (void **state)
   for (uint32_t op = 0; op < p->n_op; op++)
     if (p->op[op].kind == WEFT_OP_ALL_REDUCE && strcmp (p->name[p->op[op].name], "amax") == 0)
       agreed += shape_at (p, op)->dim[0];
-  /* layers, linear layers in each, quantised tensors of each */
+  /* 8 layers, 4 linear layers in each, 3 quantised tensors for each linear layer */
   assert_int_equal (agreed, 8 * 4 * 3);
   assert_int_equal (count_of (delayed, WEFT_OP_AMAX), 0);
   assert_int_equal (count_of (tensor, WEFT_OP_AMAX),
-                    /* weights once per step, inputs and gradients in both microbatches */
+                    /* one amax per step for each weight; one per microbatch for each input and
+                     * output gradient (two microbatches) */
                     8 * 4 * (1 + 2 * 2));
   assert_int_equal (count_of (block, WEFT_OP_AMAX), 0);
   assert_int_equal (count_of (mx, WEFT_OP_AMAX), 0);
@@ -201,7 +203,7 @@ recipes_find_their_scales_each_in_its_way (void **state)
   assert_int_equal (count_of (block, WEFT_OP_TRANSPOSE), 0);
 }
 
-/* The last op before `op` that writes the buffer of an operand. */
+/* Returns the last op before `op` that writes the buffer of an operand. */
 static uint32_t
 maker_of (const weft_program *p, uint32_t op, uint32_t operand)
 {
@@ -244,8 +246,9 @@ scales_of_blocks_lie_in_buffers_of_their_own (void **state)
   }
 }
 
-/* The weight gradient reads the input quantised along columns. The kernel that quantises along rows
- * in forward writes both forms. If the layer is recomputed, the recomputation writes it instead. */
+/* The weight gradient reads the input quantised along columns. The forward kernel that quantises
+ * the input along rows also writes this form. If the layer is recomputed, the recomputation writes
+ * it instead. */
 static void
 blocks_are_turned_by_the_kernel_that_makes_them (void **state)
 {
@@ -270,8 +273,11 @@ blocks_are_turned_by_the_kernel_that_makes_them (void **state)
       assert_int_equal (p->op[input].phase, i ? WEFT_PHASE_RECOMPUTE : WEFT_PHASE_FORWARD);
       assert_int_equal (shape_at (p, input)->dim[4], 2);
     }
-    assert_int_equal (both, 2 * 8 * 4 * 2); /* quantised along both: inputs and gradients */
-    /* along rows only: weights, and inputs whose layer will be recomputed */
+    /* quantised along rows and columns: inputs and output gradients of 8 layers with 4 linear
+     * layers, in 2 microbatches */
+    assert_int_equal (both, 2 * 8 * 4 * 2);
+    /* Quantised along rows only: weights. With recompute of the layer also the inputs in the
+     * forward pass, because the recomputation quantises them again. */
     assert_int_equal (one, 2 * 8 * 4 * (i ? 4 : 2));
   }
 }

@@ -31,8 +31,8 @@ count (const weft_program *p, const char *name)
   return n;
 }
 
-/* The op with this name for the unit `layer` (WEFT_NO_LAYER: the root) in a microbatch and phase,
- * or WEFT_NO_OP. */
+/* Returns the op with this name for the unit `layer` (WEFT_NO_LAYER: the root) in a microbatch and
+ * phase, or WEFT_NO_OP. */
 static uint32_t
 find (const weft_program *p, const char *name, uint32_t layer, uint32_t micro,
       enum weft_phase phase)
@@ -44,7 +44,7 @@ find (const weft_program *p, const char *name, uint32_t layer, uint32_t micro,
   return WEFT_NO_OP;
 }
 
-/* The last kernel that has ended when `op` starts, or WEFT_NO_OP. */
+/* Returns the last kernel that has ended when `op` starts, or WEFT_NO_OP. */
 static uint32_t
 last_kernel_before (const weft_program *p, uint32_t op)
 {
@@ -106,7 +106,8 @@ every_tensor_is_cut_into_equal_pieces_of_rows (void **state)
   }
   assert_int_equal (p->param[0].stride, slice);
   assert_int_equal (slice, (16 + 16) * 16 + 4);
-  assert_int_equal (p->param[p->n_param - 1].bucket, 0); /* the head belongs to the root module */
+  /* the head belongs to bucket 0, the root module */
+  assert_int_equal (p->param[p->n_param - 1].bucket, 0);
   assert_int_equal (p->param[1].bucket, 1);
 }
 
@@ -152,8 +153,8 @@ dp_replicate_size_shares_out_over_fewer_ranks (void **state)
   }
 }
 
-/* The gathered pieces of layers alternate between two buffers. The root module has a buffer of its
- * own for each microbatch. */
+/* FSDP2: the gathered pieces of layers alternate between two buffers. The root module has a buffer
+ * of its own for each microbatch. */
 static void
 two_packs_and_one_layer_are_the_window (void **state)
 {
@@ -169,8 +170,8 @@ two_packs_and_one_layer_are_the_window (void **state)
 
 /* ------------------------------------------------------------------- gathers */
 
-/* Every unit is gathered before forward. Before backward, only the units that were freed after
- * forward are gathered again: all except the root and the last layer. */
+/* FSDP2 gathers every unit before forward. Before backward it gathers again only the units that
+ * were freed after forward: all except the root and the last layer. */
 static void
 units_are_gathered_for_forward_and_again_for_backward (void **state)
 {
@@ -186,7 +187,8 @@ units_are_gathered_for_forward_and_again_for_backward (void **state)
   }
 }
 
-/* With a pipeline, weights stay gathered from the first microbatch of a step to the last. */
+/* With pipeline parallelism, FSDP2 keeps weights gathered from the first microbatch of a step to
+ * the last. */
 static void
 with_a_pipeline_units_are_gathered_once_a_step (void **state)
 {
@@ -202,8 +204,8 @@ with_a_pipeline_units_are_gathered_once_a_step (void **state)
   }
 }
 
-/* The copy-out (pieces are unpacked into weights) of the unit `back` units before `layer`. The root
- * comes before layer 0. */
+/* Returns the copy-out (which unpacks gathered pieces into weights) of the unit `back` units before
+ * `layer`. The root unit comes before layer 0. */
 static uint32_t
 copy_out_before (const weft_program *p, uint32_t layer, uint32_t back, uint32_t micro)
 {
@@ -250,8 +252,8 @@ a_backward_gather_begins_when_the_layer_after_it_is_copied_out (void **state)
   assert_backward_waits (p, 1);
 }
 
-/* Forward prefetch: the gather of unit n may begin when unit n - 2 has been unpacked. Depth 1 (or
- * 0) is this default; each further unit of depth gathers one unit earlier. */
+/* fsdp2_forward_prefetch_depth = d lets the gather of unit n begin when unit n - 1 - d has been
+ * unpacked. The default is depth 1, and depth 0 has the effect of depth 1. */
 static void
 fsdp2_forward_prefetch_depth_moves_gathers_forward (void **state)
 {
@@ -318,8 +320,8 @@ defer_fsdp_grad_sync_reduces_once_a_step_and_keeps_whole_gradients (void **state
     assert_true (!is_named (deferred, op, "reduce") || deferred->op[op].micro == MICROS - 1);
 }
 
-/* One reduction is in flight: gradients of layer l - 1 are packed only after the reduce-scatter of
- * layer l; after layer 0 follows the root. */
+/* FSDP2 has one reduction in flight at a time: gradients of layer l - 1 are packed only after the
+ * reduce-scatter of layer l. The root unit follows layer 0. */
 static void
 one_reduction_is_in_flight (void **state)
 {
@@ -333,7 +335,7 @@ one_reduction_is_in_flight (void **state)
       uint32_t next = find (p, "pack_gradients", l ? l - 1 : WEFT_NO_LAYER, m, WEFT_PHASE_REDUCE);
       assert_true (comes_after (p, own, reduce));
       assert_true (comes_after (p, reduce, next));
-      /* kernels before the packing may overlap with the reduction */
+      /* the kernel before the packing of gradients may overlap with the reduction */
       assert_false (comes_after (p, reduce, next - 1));
     }
 }
@@ -358,8 +360,8 @@ mp_policy_reduce_dtype_is_what_travels (void **state)
   }
 }
 
-/* fp32 outputs (the default of mp_policy_output_dtype) with bf16 compute: activations and their
- * gradients are converted before and after each layer. With equal types nothing is converted. */
+/* mp_policy_output_dtype = fp32 (the default) with bf16 compute: activations and their gradients
+ * are converted before and after each layer. With equal types nothing is converted. */
 static void
 mp_policy_output_dtype_converts_between_layers (void **state)
 {
@@ -428,10 +430,10 @@ recompute_and_backward_share_one_gather (void **state)
 
 #define REAL MODEL "topology=cpu gpus=2 global_batch_size=4 precision=fp32 "
 
-/* Mutants that lack one dependency; the checks must refuse each. In order of the table: a cast
- * overwrites gathered pieces before they are unpacked; pieces are unpacked before they are
- * gathered; gradients are reduced before they are packed. Not in the table: further waits of
- * PyTorch's streams, which protect no data. */
+/* Mutants of a program without one of its dependencies; the checks must refuse each mutant. In row
+ * order of the table, the mutant lets: a cast overwrite gathered pieces before they are unpacked;
+ * an unpack kernel read pieces before they are gathered; a reduce-scatter read gradients before
+ * they are packed. */
 static void
 an_edge_less_between_gathers_reductions_and_kernels_is_refused (void **state)
 {
@@ -488,8 +490,8 @@ pieces_that_are_left_out_show_in_the_bits (void **state)
   assert_false (bits_change (plan, p, &good));
 }
 
-/* A stage with three chunks of one layer each, and the root with the embedding. Each unit is
- * gathered once per step, and reduced once, in the last backward pass of its chunk. */
+/* A pipeline stage with three chunks of one layer each, and the root with the embedding. FSDP2
+ * gathers each unit once per step, and reduces it once, in the last backward pass of its chunk. */
 static void
 chunks_of_a_stage_are_wrapped_by_themselves (void **state)
 {
@@ -514,8 +516,8 @@ chunks_of_a_stage_are_wrapped_by_themselves (void **state)
   assert_int_equal (sums[2], 1);
 }
 
-/* zb-h1 computes weight gradients apart from input gradients. A unit has one reduction per step,
- * which must wait for the weight gradients of all microbatches. */
+/* zb-h1 computes weight gradients apart from input gradients. FSDP2 reduces each unit once per
+ * step, after the weight gradients of all microbatches. */
 static void
 weight_gradients_apart_are_reduced_after_the_last (void **state)
 {
@@ -537,7 +539,8 @@ weight_gradients_apart_are_reduced_after_the_last (void **state)
     }
   }
   assert_int_equal (sums, 1 + LAYERS / 2);
-  assert_int_equal (products, 4 * 4 * LAYERS / 2); /* weights per layer, microbatches, layers */
+  /* 4 matrices in each of the LAYERS / 2 layers of a stage, 4 microbatches */
+  assert_int_equal (products, 4 * 4 * LAYERS / 2);
 }
 
 static gboolean
@@ -549,9 +552,9 @@ comes_from_backward (const weft_program *p, const struct weft_use *use)
   return buf->kind == WEFT_BUF_GATHERED && p->op[buf->first].phase != WEFT_PHASE_FORWARD;
 }
 
-/* With weight gradients apart, backward passes gather weights that a later forward pass could
- * reuse. It must not: an evaluation runs forward passes only, and would read weights that nobody
- * has gathered. */
+/* FSDP2 with a schedule that separates weight gradients (W). A backward pass then gathers weights
+ * that a later forward pass could reuse. Forward passes must gather their own weights all the same,
+ * because an evaluation runs forward passes only. */
 static void
 a_forward_pass_gathers_its_own_weights_where_weight_gradients_stand_apart (void **state)
 {

@@ -82,7 +82,7 @@ gradient_reduce_div_fusion_divides_in_the_collective (void **state)
   assert_true (fused.fused > 0);
   assert_int_equal (apart.fused, 0);
   assert_int_equal (apart.sums, fused.fused);
-  /* without fusion, one kernel divides before each collective */
+  /* Without gradient_reduce_div_fusion, one kernel divides the gradients before each collective. */
   assert_int_equal (apart.scales, fused.fused);
 }
 
@@ -99,8 +99,8 @@ gradient_reduce_div_fusion_leaves_bf16_gradients_to_a_kernel (void **state)
   assert_int_equal (average.scales + average.fused + average.sums, 0);
 }
 
-/* gradient_reduce_div_fusion divides inside the collective, otherwise a kernel divides. Both divide
- * each gradient before the sum, so the bits are equal. */
+/* With gradient_reduce_div_fusion, the collective divides gradients; without it, a kernel does. In
+ * both cases each gradient is divided before the sum, so the bits are equal. */
 static void
 a_fused_division_gives_the_bits_of_one_apart (void **state)
 {
@@ -147,8 +147,8 @@ preserve_fp32_weights_off_updates_what_kernels_read (void **state)
         const struct weft_use *use = &p->uses[p->op[op].uses];
         assert_int_equal (p->buf[use[0].buf].dtype, on ? WEFT_FP32 : WEFT_BF16);
         assert_int_equal (use[3].buf == WEFT_NO_BUF, !on);
-        /* 4: gradient; 16: moments, read and written; then fp32 masters and bf16 weights, or bf16
-         * weights only */
+        /* bytes per element that Adam reads and writes: gradient 4, both moments 16, then master
+         * weight 8 and bf16 weight 2, or bf16 weight 4 if there is no master */
         assert_true (weft_op_bytes (p, op) ==
                      weft_op_shape (p, op)->dim[0] * (on ? 4 + 16 + 8 + 2 : 4 + 16 + 4));
       }
@@ -156,7 +156,7 @@ preserve_fp32_weights_off_updates_what_kernels_read (void **state)
 }
 
 /* preserve_fp32_weights = false: Adam updates bf16 weights directly. The results differ from those
- * with fp32 masters, and are the same on any number of ranks. */
+ * with fp32 masters, but are the same on any number of ranks. */
 static void
 weights_that_are_updated_themselves_are_those_of_one_rank (void **state)
 {
@@ -231,8 +231,9 @@ halves_of_layers_are_gathered_and_reduced_apart (void **state)
   }
 }
 
-/* The weights of multi-latent attention are in the unit of attention. Selective recompute runs a
- * module again while its unit is gathered for backward: no unit is gathered a third time. */
+/* Checks that the weights of multi-latent attention are in the unit of attention. Selective
+ * recompute runs a module again while its unit is gathered for backward, so no unit is gathered a
+ * third time. */
 static void
 check_latent_units (const char *recompute)
 {
@@ -266,8 +267,8 @@ latent_weights_are_in_the_unit_of_attention (void **state)
   check_latent_units ("recompute_granularity=selective recompute_modules=mlp");
 }
 
-/* The largest number of gathered bytes that are alive at once. Without prefetch these are one unit
- * and all parameters outside units. */
+/* Returns the largest number of gathered bytes that are alive at once. Without prefetch these
+ * belong to one unit and to all parameters outside units. */
 static uint64_t
 most_gathered (const char *modules)
 {
@@ -296,7 +297,8 @@ smaller_units_need_less_memory_at_a_time (void **state)
   (void) state;
   assert_true (halves < layer);
   assert_true (ends < halves);
-  /* attention is outside units and stays gathered until the step ends */
+  /* With mlp as the only unit, attention weights are in no unit and stay gathered until the step
+   * ends. */
   assert_true (second > layer);
 }
 
@@ -420,9 +422,10 @@ init_fsdp_with_meta_device_makes_one_unit_at_a_time (void **state)
                init_bytes (8, "init_fsdp_with_meta_device=true"));
 }
 
-/* An executor that counts the bytes written to each rank. */
+/* A test executor that counts the bytes written to each rank. */
 struct counting {
-  struct weft_exec_ops ops; /* first member: a pointer to it is a pointer to struct counting */
+  /* first member, so that a pointer to ops is a pointer to struct counting */
+  struct weft_exec_ops ops;
   const struct weft_exec_ops *real;
   uint64_t written[8];
 };
@@ -458,7 +461,8 @@ weights_are_drawn_into_the_slices_that_ranks_keep (void **state)
     sum += counting.written[rank];
     most = MAX (most, counting.written[rank]);
   }
-  assert_int_equal (sum, 4 * all); /* weights, masters and two moments: four times each element */
+  /* each element is written four times: weight, master weight and two moments */
+  assert_int_equal (sum, 4 * all);
   assert_true (most < all * 4 / 3);
 }
 

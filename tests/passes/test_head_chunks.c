@@ -16,8 +16,8 @@
   "topology=hgx-h200 model=llama-nano num_layers=2 hidden_size=64 vocab_size=1024 seq_length=32 "  \
   "precision=bf16 gpus=1 micro_batch_size=4 global_batch_size=8 "
 
-/* Kernels of head and loss of a microbatch, in order, as "matmul F, xent_grad F, ..."; caller
- * frees. */
+/* Lists the kernels of head and loss of a microbatch, in order, as "matmul F, xent_grad F, ...".
+ * The caller frees the text. */
 static char *
 head_of (const weft_program *p, uint32_t micro)
 {
@@ -57,7 +57,7 @@ largest (const weft_program *p, const char *name)
   return most;
 }
 
-/* The largest number of live bytes on the device. */
+/* Returns the largest number of bytes on the device that are live at once. */
 static uint64_t
 peak_of (const char *words)
 {
@@ -65,8 +65,8 @@ peak_of (const char *words)
   return weft_plan_peak_bytes (plan, 0);
 }
 
-/* Memory peaks while the logits are alive. With four chunks only a quarter of the logits is alive,
- * so the peak falls by three quarters of their bytes. */
+/* Memory peaks while the logits are alive. With four chunks only a quarter of the logits is alive
+ * at once, so the peak falls by three quarters of their bytes. */
 static void
 the_peak_falls_by_the_logits_of_other_chunks (void **state)
 {
@@ -83,8 +83,8 @@ the_peak_falls_by_the_logits_of_other_chunks (void **state)
                whole - four <= logits * 3 / 4 + (1 << 20));
 }
 
-/* The number of tokens of a chunk, as in arXiv 2410.10989: all tokens divided by (vocabulary /
- * hidden size), rounded to a power of two, but at least so many that matmuls stay efficient. */
+/* Number of tokens of a chunk, as in arXiv 2410.10989: all tokens divided by (vocabulary / hidden
+ * size) and rounded to a power of two, but at least as many as matmuls need to stay efficient. */
 static void
 chunks_are_as_many_as_the_products_bear (void **state)
 {
@@ -262,7 +262,8 @@ predictions_go_chunk_by_chunk_too (void **state)
   check_bits (LLAMA "precision=fp32 mtp_num_layers=2 ", strategies, G_N_ELEMENTS (strategies));
 }
 
-/* Logits of 16 bits, with gradients of 16 or 32 bits; fp16 also has a loss scale. */
+/* chunked logits in bf16 and fp16, with gradients of 16 or 32 bits; fp16 jobs also scale the
+ * loss */
 static void
 chunks_give_the_bits_of_whole_logits_in_sixteen_bits (void **state)
 {
@@ -298,8 +299,9 @@ check_near (const char *model, const char *const *strategies, unsigned n)
   }
 }
 
-/* In fast order any number of chunks is legal. Chunks are added to the gradient one after the
- * other, so the results are near those of whole logits, but not equal. */
+/* In fast order a job may cut head and loss into any number of chunks of tokens. The gradient of
+ * the head is then summed chunk by chunk, so the results are near those of unchunked logits, but
+ * not bitwise equal. */
 static void
 fast_order_adds_chunks_in_turn (void **state)
 {

@@ -12,7 +12,7 @@
   "seq_length=1024 topology=dgx-h100 gpus=2 global_batch_size=4 position_embedding_type=rope "     \
   "fused_add_norm=0 "                                                                              \
   "qk_layernorm=true normalization=rmsnorm "
-#define WIDTH (1024.0 * 1024 * 2) /* bytes of one pass over the residual stream */
+#define WIDTH (1024.0 * 1024 * 2) /* bytes of one read or write of the residual stream */
 
 static uint32_t
 find (const weft_program *p, const char *name, enum weft_phase phase)
@@ -55,9 +55,9 @@ enable_compile_joins_pointwise_ops_that_follow_each_other (void **state)
   assert_int_equal (plan->role[0]->n_op, plain->role[0]->n_op);
 }
 
-/* An unfused norm costs a launch gap, and reads and writes the residual stream. Fused with the sum
- * before it, it costs only one write. A rotary embedding that is fused moves no bytes of its
- * own. */
+/* enable_compile: an unfused norm needs a launch gap, and reads and writes the residual stream. A
+ * norm that is fused with the sum before it costs only one write. A fused rotary embedding moves no
+ * bytes of its own. */
 static void
 enable_compile_moves_a_shared_operand_once_and_leaves_no_gap (void **state)
 {
@@ -122,7 +122,7 @@ questions (const char *words, enum weft_distributed strategy)
   for (uint32_t op = 0; op < p->n_op; op++) {
     if (p->op[op].kind != WEFT_OP_COPY_OUT || strcmp (p->name[p->op[op].name], "packed") != 0)
       continue;
-    uint32_t next = op + 1; /* the next kernel, which waits for the copy */
+    uint32_t next = op + 1; /* the next kernel on the lane gpu must wait for the copy */
     while (p->op[next].lane != WEFT_LANE_GPU)
       next++;
     assert_true (weft_ordered (p, before, op, next));

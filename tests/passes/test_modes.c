@@ -1,5 +1,5 @@
-/* deterministic_mode (which kernels and collectives become slower) and finalize_model_grads_func
- * (which ops are left out without it). */
+/* deterministic_mode: which kernels and collectives become slower. finalize_model_grads_func =
+ * none: which ops are left out. */
 #include "core/passes/emit/emit.h"
 #include "tests/made/made.h"
 #include "tests/made/nano.h"
@@ -99,7 +99,7 @@ without_finalize_nothing_is_joined_summed_or_divided (void **state)
   assert_int_equal (count (whole, WEFT_OP_ALL_REDUCE, "tied embedding"), 1);
   assert_int_equal (count (left, WEFT_OP_ALL_REDUCE, "bucket"), 0);
   assert_int_equal (count (left, WEFT_OP_ALL_REDUCE, "tied embedding"), 0);
-  /* the bucket's all-reduce, launched during backward */
+  /* one all-reduce, that of the bucket, is launched during backward */
   assert_int_equal (count (launched, WEFT_OP_ALL_REDUCE, "bucket"), 1);
   for (uint32_t op = 0; op < left->n_op; op++)
     assert_int_not_equal (left->op[op].phase, WEFT_PHASE_FINALIZE);
@@ -117,7 +117,8 @@ one_rank_has_nothing_to_finalize (void **state)
 
   (void) state;
   assert_true (weft_test_same_bits (&whole, &left, 2));
-  /* on two GPUs each rank has only its own gradients */
+  /* Without the final all-reduce, each of two GPUs keeps the gradients of its own half of the
+   * batch. */
   assert_true (whole.gradients != apart.gradients);
 }
 

@@ -12,11 +12,11 @@
   "fused_add_norm=0 fused_gelu=0 "
 #define SELECTIVE MODEL "recompute_granularity=selective "
 #define TOKENS 64
-#define X (2 * TOKENS * 64) /* bytes of one activation of the model's width */
+#define X (2 * TOKENS * 64) /* X: bytes of an activation as wide as the residual stream */
 #define U (2 * TOKENS * 256)
 
-/* Names of the recomputed kernels of a layer and microbatch, in order, such as "norm2 fc1 gelu".
- * Caller frees. */
+/* Lists the names of the recomputed kernels of a layer and microbatch, in order, such as "norm2 fc1
+ * gelu". The caller frees the text. */
 static char *
 again (const weft_program *p, uint32_t layer, uint32_t micro)
 {
@@ -74,9 +74,11 @@ recompute_modules_say_what_is_run_again_and_no_longer_kept (void **state)
   SELECTIVE "num_moe_experts=4 moe_router_topk=2 moe_ffn_hidden_size=96 activation=swiglu "        \
             "moe_shared_expert_intermediate_size=32 recompute_modules="
 #define ROWS (2 * TOKENS * 2)
-/* scores; choices and row numbers; counts */
+/* router scores in fp32; for each token the chosen experts and row numbers; row counts of the
+ * experts */
 #define ROUTED (4 * TOKENS * 4 + 2 * 4 * TOKENS * 2 + 8 * 4)
-#define TAKEN (ROWS * (64 + 1)) /* rows of experts and their routing weights */
+/* one row per token and chosen expert, of 64 elements, with its routing weight */
+#define TAKEN (ROWS * (64 + 1))
 #define SHARED (2 * TOKENS * 3 * 32)
 #define MIXED (ALL - 2 * U + ROUTED + TAKEN + ROWS * 3 * 96 + SHARED)
 
@@ -135,11 +137,12 @@ core_attention_is_run_again_where_its_probabilities_would_be_kept (void **state)
   check (SELECTIVE UNFUSED "attention_dropout=0.1", "scores softmax dropout", plain);
   check (SELECTIVE UNFUSED "recompute_modules=core_attn,mlp", "norm2 fc1 gelu scores softmax",
          plain - X - 2 * U);
-  /* dropout masks of attention and MLP: X / 2 bytes each */
+  /* hidden_dropout keeps two masks, after attention and after the MLP, of X / 2 bytes each */
   check (MODEL "hidden_dropout=0.1", "", ALL + X);
 }
 
-/* Which microbatches recompute a layer: r or a dot for each, such as "..rr..rr". Caller frees. */
+/* Returns which microbatches recompute a layer: r for recomputed or a dot, for each microbatch,
+ * such as "..rr..rr". The caller frees the text. */
 static char *
 run_again (const weft_program *p, uint32_t layer, uint32_t n_micro)
 {
@@ -246,8 +249,8 @@ activation_checkpointing_of_units_is_that_of_the_mlp (void **state)
   assert_string_equal (found, "norm2 fc1 gelu");
 }
 
-/* No recompute, recompute of the MLP, full recompute: each keeps less memory than the one before,
- * and takes more time. */
+/* No recompute, recompute of the MLP, full recompute: in this order, a job keeps less memory and
+ * takes more time. */
 static void
 recompute_trades_memory_for_time (void **state)
 {

@@ -31,9 +31,9 @@ qkv_of (const weft_program *p)
   return NULL;
 }
 
-/* The rows of the qkv matrix are split evenly over ranks, so that no row is stored twice. Forward
- * all-gathers the qkv output of all ranks, and backward reduce-scatters its gradient. With a group
- * per rank, nothing is gathered. */
+/* Four ranks share two key-value groups. The rows of the qkv matrix are split evenly over the
+ * ranks, so that no row is stored twice. Forward all-gathers the qkv output of all ranks, and
+ * backward reduce-scatters its gradient. Two ranks with one group each gather nothing. */
 static void
 ranks_gather_what_the_map_makes (void **state)
 {

@@ -1,5 +1,5 @@
-/* The program before the first step (initial weights and their broadcast), and the scalars that
- * ranks exchange after a step. */
+/* The startup program, which writes initial weights and broadcasts them before the first step; and
+ * the scalars that ranks exchange after a step. */
 #include "core/report/report.h"
 #include "core/passes/step.h"
 #include "tests/runner/command.h"
@@ -22,7 +22,7 @@ startup_plan (const char *words,
   return plan;
 }
 
-/* The program that only broadcasts existing weights, as broadcast_params() does. */
+/* Returns a plan whose program only broadcasts existing weights, as broadcast_params() does. */
 static weft_plan *
 broadcast_of (const char *words)
 {
@@ -122,7 +122,7 @@ broadcast_params_sends_every_parameter_once_from_member_0 (void **state)
       const struct weft_param *param = &p->param[i];
       assert_int_equal (p->op[i].kind, WEFT_OP_BROADCAST);
       assert_int_equal (p->op[i].group, WEFT_GROUP_DP);
-      /* peer of a broadcast: the root is the first member of the group */
+      /* the first member of the group is the root of the broadcast */
       assert_int_equal (p->op[i].peer, 0);
       assert_int_equal (p->op[i].lane, WEFT_LANE_DP);
       assert_int_equal (elements (p, i), param->rows * param->columns);

@@ -1,5 +1,5 @@
-/* Stochastic rounding of bf16 weights: it is unbiased, and the random number of an element is the
- * same on every rank that may update the element. */
+/* Stochastic rounding of bf16 weights. Rounding must be unbiased, and the random number of an
+ * element must be the same on every rank that may update the element. */
 #include "kernels/stochastic.h"
 #include "kernels/float.h"
 #include "kernels/math.h"
@@ -20,7 +20,8 @@ of_all_draws_as_many_go_up_as_the_float_is_above_its_neighbour (void **state)
 
   (void) state;
   for (int i = 0; i < 40; i++) {
-    uint32_t bits = g_rand_int (rand) & 0xbfffffffu, ups = 0; /* finite, positive or negative */
+    /* 0xbfffffff clears the highest exponent bit: the number is finite, positive or negative */
+    uint32_t bits = g_rand_int (rand) & 0xbfffffffu, ups = 0;
     float x = weft_bits_float (bits), low = weft_bits_float (bits & 0xffff0000u);
     float high = weft_bits_float ((bits & 0xffff0000u) + 0x10000u);
     for (uint32_t draw = 0; draw <= 0xffff; draw++) {
@@ -86,8 +87,8 @@ update (struct weights *w, const struct weft_control *control, gboolean drawn,
 
 #define WHOLE(first) ((struct weft_whole){ 99, (first), G_MAXUINT64, 0, 0 })
 
-/* Twenty steps of 0.0003 down from 1. Just below 1 bf16 numbers are 0.0039 apart, so rounding to
- * nearest never leaves 1; stochastic rounding must follow the steps in the mean. */
+/* Twenty steps subtract 0.0003 each from 1. bf16 numbers just below 1 are 0.0039 apart, so rounding
+ * to nearest never leaves 1. The mean of stochastically rounded numbers must follow the steps. */
 static void
 steps_too_small_for_bf16_are_taken_in_the_mean (void **state)
 {
@@ -108,8 +109,8 @@ steps_too_small_for_bf16_are_taken_in_the_mean (void **state)
     assert_true (weft_bf16_float (nearest->param[i]) == 1);
     sum += (double) weft_bf16_float (lot->param[i]) / N;
   }
-  /* The rounding error of one step has a standard deviation of at most 0.0039 / 2; the mean is over
-   * N elements after twenty steps. */
+  /* `sum` is the mean of N elements after twenty steps. The rounding error of one step has a
+   * standard deviation of at most 0.0039 / 2. */
   double deviation = 0.0039 / 2 * sqrt (20.0 / N);
   assert_true (fabs (sum - (1 - 20 * 3e-4)) < 5 * deviation);
 }

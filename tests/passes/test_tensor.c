@@ -11,12 +11,12 @@
 #define TINY MODEL "topology=dgx-h100 precision=bf16 global_batch_size=2 micro_batch_size=2 "
 #define TOKENS 64
 #define HIDDEN 64
-#define A (2.0 * TOKENS * HIDDEN) /* bytes of an activation of the residual stream */
+#define A (2.0 * TOKENS * HIDDEN) /* A: bytes of an activation as wide as the residual stream */
 #define TP4 "gpus=4 tensor_model_parallel_size=4 "
 #define SP TP4 "sequence_parallel=true "
 
 /* Lists the collectives of the tensor parallel group in a layer and phase, in order, as "all_reduce
- * 8192 qkv, ..." (bytes of the whole tensor). Caller frees. */
+ * 8192 qkv, ..." (8192: bytes of the whole tensor). The caller frees the text. */
 static char *
 collectives (const weft_program *p, uint32_t layer, enum weft_phase phase)
 {
@@ -43,7 +43,7 @@ expect (const char *words, uint32_t layer, enum weft_phase phase, const char *wa
               wanted);
 }
 
-/* A layer has 2 all-reduces in forward and 2 in backward. */
+/* without sequence_parallel, a layer has 2 all-reduces in forward and 2 in backward */
 static void
 a_layer_reduces_twice_each_way (void **state)
 {
@@ -52,7 +52,8 @@ a_layer_reduces_twice_each_way (void **state)
   expect (TINY TP4, 1, WEFT_PHASE_BACKWARD, "all_reduce 8192 fc1, all_reduce 8192 qkv");
 }
 
-/* A layer has 2 all-gathers and 2 reduce-scatters in forward, 4 and 2 in backward. */
+/* with sequence_parallel, a layer has 2 all-gathers and 2 reduce-scatters in forward, and 4 and 2
+ * in backward */
 static void
 sequence_parallel_gathers_and_scatters (void **state)
 {
@@ -83,8 +84,8 @@ recompute_repeats_collectives_of_what_it_runs (void **state)
           "all_gather 8192 fc1");
 }
 
-/* Collectives of embedding, head and loss. With 64 tokens, an fp32 number per token has 256
- * bytes. */
+/* Tensor parallel collectives of embedding, head and loss. An fp32 number for each of 64 tokens
+ * makes 256 bytes. */
 static void
 the_ends_reduce_words_and_the_loss (void **state)
 {
@@ -106,7 +107,7 @@ the_ends_reduce_words_and_the_loss (void **state)
           "all_reduce 256 target_logit, all_reduce 256 sum_exp");
 }
 
-/* The op of layer 1 with this kind, phase and name; the test fails if there is none. */
+/* Returns the op of layer 1 with this kind, phase and name. The test fails if there is none. */
 static uint32_t
 find (const weft_program *p, enum weft_op_kind kind, enum weft_phase phase, const char *name)
 {
@@ -118,7 +119,7 @@ find (const weft_program *p, enum weft_op_kind kind, enum weft_phase phase, cons
   return WEFT_NO_OP;
 }
 
-/* Whether two ops may overlap: neither depends on the other. */
+/* Whether neither of two ops depends on the other, so that both may run at once. */
 static gboolean
 run_beside (const weft_program *p, uint32_t a, uint32_t b)
 {
@@ -187,7 +188,8 @@ a_rank_holds_a_fourth_of_every_matrix (void **state)
   expect_part (p, "fc1.weight", 48, 64, 192, 64);
   expect_part (p, "fc2.weight", 64, 24, 64, 96);
   expect_part (p, "norm1.weight", 64, 1, 64, 1);
-  /* 1000 rows are padded to 1024 = 2 * 128 * 4 */
+  /* the vocabulary of 1000 is padded to 1024, a multiple of 128 * 4 ranks, and split over the
+   * ranks */
   expect_part (p, "embedding.weight", 256, 64, 1000, 64);
 }
 
@@ -206,9 +208,10 @@ a_vocabulary_is_padded_as_asked (void **state)
   expect_part (order, "head.weight", 252, 64, 1001, 64);
 }
 
-/* With sequence_parallel, norms see only part of the tokens, so their gradients are summed over
+/* With sequence_parallel, norms read only part of the tokens, so their gradients are summed over
  * tensor parallel ranks, in one launch per step: two norms in each of three layers, and the final
- * norm. Without it, only q and k norms (whose heads are split) are summed. */
+ * norm. Without sequence_parallel, only the gradients of q and k norms (whose heads are split) are
+ * summed. */
 static void
 gradients_of_norms_are_joined_once_a_step (void **state)
 {
@@ -242,7 +245,7 @@ gradients_of_norms_are_joined_once_a_step (void **state)
 
 /* -------------------------------------------------------------------------- activations */
 
-/* Bytes of activations that layer 1 keeps from forward to backward. */
+/* Returns the bytes of activations that layer 1 keeps from forward to backward. */
 static uint64_t
 kept (const char *words)
 {

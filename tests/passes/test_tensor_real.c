@@ -111,8 +111,8 @@ check (const char *model, const char *more, const char *strategy, const struct r
   weft_test_check_run (&(struct real_run){ .words = words, .steps = STEPS, .poison = TRUE }, one);
 }
 
-/* Compares every stride-th strategy of a table with one rank. Each call begins at another row, so
- * that all rows are used over several calls. */
+/* Compares every stride-th strategy of a table with one rank. Each call begins at the next row, so
+ * that several calls together use all rows. */
 static void
 check_all (const char *model, const char *more, const char *const *row, unsigned n, unsigned stride)
 {
@@ -188,7 +188,8 @@ random_interleavings_do_not_show (void **state)
         &(struct real_run){ .words = words, .steps = STEPS, .stress = seed, .poison = TRUE }, &one);
 }
 
-/* Fast order adds in another order: losses must agree with one rank to a millionth. */
+/* Fast order sums in an order that depends on the strategy. The losses must agree with those of one
+ * rank to a millionth. */
 static void
 fast_order_is_within_a_millionth (void **state)
 {

@@ -13,7 +13,8 @@
 
 /* ------------------------------------------------------------------------- kernels */
 
-/* All operands of the ops of unfused attention, in fp64 (reference) and in fp32. */
+/* All operands of the ops of unfused attention. They exist twice: in fp64 for the reference, and in
+ * fp32. */
 enum array { QKV, SCORES, PROBS, OUT, DOUT, DPROBS, DSCORES, DQKV, LSE, N_ARRAY };
 struct arrays {
   double d[N_ARRAY][MOST];
@@ -29,7 +30,7 @@ static const struct shape shapes[] = {
   { 3, 5, 2, 2, 13, 0 }, { 2, 12, 4, 4, 3, 5 }, { 1, 9, 6, 3, 2, 1 },
 };
 
-/* A kernel call on the operands of an op. */
+/* Returns the kernel call of an op on the operands `s` and their shapes. */
 static struct weft_kernel
 call (enum weft_op_kind kind, const struct shape *s, const union weft_model *model)
 {
@@ -213,7 +214,8 @@ drop (struct drops *to, const struct where *w)
     weft_cpu_dropout (&k, part, 2);
 }
 
-/* A kernel on four sequences of six tokens, which are sequences 8 to 11 of the batch. */
+/* Where the rows of a dropout call are: four sequences of six tokens, which are sequences 8 to 11
+ * of the batch. */
 static const struct where whole = { .seed = 7,
                                     .step = 3,
                                     .rows = ROWS,
@@ -258,12 +260,13 @@ draws_know_tokens_and_heads_not_ranks (void **state)
   drop (&part, &some);
   assert_memory_equal (part.mask, ROW (all.mask, 2 * LENGTH), 2 * LENGTH * COLUMNS);
   some = whole;
-  some.rows = ROWS / 4; /* the third of four tensor parallel ranks */
+  some.rows = ROWS / 4; /* the mask for the rows of the third of four tensor parallel ranks */
   some.tp = (struct weft_place){ 2, 4 };
   drop (&part, &some);
   assert_memory_equal (part.mask, ROW (all.mask, ROWS / 2), ROWS / 4 * COLUMNS);
   some = whole;
-  some.rows = some.tokens = LENGTH / 3; /* the second of three context parallel ranks */
+  /* the dropout mask of the rows of the second of three context parallel ranks */
+  some.rows = some.tokens = LENGTH / 3;
   some.cp = (struct weft_place){ 1, 3 };
   drop (&part, &some);
   assert_memory_equal (part.mask, ROW (all.mask, 1), COLUMNS);
@@ -275,7 +278,7 @@ draws_of_probabilities_go_by_heads (void **state)
 {
   const uint32_t square = LENGTH * LENGTH;
   struct where w = { .seed = 1,
-                     .rows = 4 * LENGTH, /* two sequences with two heads each */
+                     .rows = 4 * LENGTH, /* rows of two sequences with two heads each */
                      .tokens = 2 * LENGTH,
                      .columns = LENGTH,
                      .site = WEFT_DROP_PROBABILITIES };
@@ -285,7 +288,8 @@ draws_of_probabilities_go_by_heads (void **state)
   drop (&all, &w);
   w.rows = 2 * LENGTH;
   w.tp = (struct weft_place){ 1, 2 };
-  drop (&part, &w); /* the second tensor parallel rank has the second head */
+  /* The second of two tensor parallel ranks computes the second head of each sequence. */
+  drop (&part, &w);
   assert_memory_equal (part.mask, all.mask + square, square);
   assert_memory_equal (part.mask + square, all.mask + 3 * square, square);
 }
@@ -307,7 +311,8 @@ draws_differ_by_seed_step_layer_and_site (void **state)
     drop (&found, &other[i]);
     for (int e = 0; e < ROWS * COLUMNS; e++)
       same += found.mask[e] == all.mask[e];
-    /* masks that keep 3/4 at random agree in 0.625 of all places */
+    /* Two independent masks that keep 3/4 of the elements agree in 0.75^2 + 0.25^2 = 0.625 of all
+     * places. */
     assert_in_range (same, ROWS * COLUMNS / 2, ROWS * COLUMNS * 3 / 4);
   }
 }
@@ -391,7 +396,7 @@ static const char *const strategies[] = {
   "gpus=4 tensor_model_parallel_size=2 sequence_parallel=true recompute_granularity=selective",
 };
 
-/* Strategies that split sequences; they need flash attention. */
+/* strategies with context parallelism, which requires flash attention */
 static const char *const shared[] = {
   "gpus=2 context_parallel_size=2",
   "gpus=4 context_parallel_size=2 tensor_model_parallel_size=2 sequence_parallel=true",
@@ -432,8 +437,9 @@ dropout_and_unfused_attention_have_the_bits_of_one_rank (void **state)
   }
 }
 
-/* Unfused attention computes the function of flash attention with other roundings: nearly equal
- * losses. Dropout changes every loss, the first one by less than 0.2. */
+/* Unfused attention computes the function of flash attention with other roundings, so the losses of
+ * both must be nearly equal. Dropout changes every loss; the first loss changes by less than
+ * 0.2. */
 static void
 unfused_attention_learns_what_flash_does (void **state)
 {

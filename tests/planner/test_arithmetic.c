@@ -1,4 +1,5 @@
-/* Expressions in validation/assumptions.ini: values, names, and texts that are not expressions. */
+/* Expressions in validation/assumptions.ini: their values, the names they may use, and malformed
+ * text. */
 #include "planner/arithmetic.h"
 #include "tests/runner/runner.h"
 #include <math.h>

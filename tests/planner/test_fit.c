@@ -65,14 +65,14 @@ one_step_solves_a_linear_problem (void **state)
   near_to (next[1], 1, 1e-9);
 }
 
-/* The bounds hold y at 0.25. The minimum over x is then searched with this y. */
+/* The bounds fix y at 0.25. The step must then find the minimum over x for this y. */
 static void
 an_unknown_stops_at_its_bound_and_the_others_are_solved_again (void **state)
 {
   const double ceiling[] = { 10, 0.25 }, floor_of[] = { -10, 0.25 };
-  /* These slopes replace the third residual by x + y - 1; the first two remain 3 x - 6 and x - 2.
-   * With y = 0.25 the sum of the squares of the three residuals is 9 (x - 2)^2 + (x - 2)^2 + (x -
-   * 0.75)^2, whose minimum is at x = 20.75 / 11. */
+  /* Least squares with y fixed at 0.25 by its bounds. These slopes replace the third residual by x
+   * + y - 1; the first two remain 3 x - 6 and x - 2. The sum of squares is 9 (x - 2)^2 + (x - 2)^2
+   * + (x - 0.75)^2, whose minimum is at x = 20.75 / 11. */
   const double both[] = { 3, 0, 1, 0, 1, 1 };
   struct weft_least_squares p = problem ();
   double x[] = { 0, 0 }, r[] = { -6, -2, -1 }, next[2];
@@ -101,7 +101,7 @@ the_prior_pulls_by_its_spread (void **state)
   p.spread = narrow;
   residuals_of (x, r);
   weft_least_squares_step (&p, x, r, slope, next);
-  /* the minimum of 10 (x - 2)^2 (residuals) + 100 (x - 5)^2 (prior) */
+  /* the minimum of 10 (x - 2)^2 from the residuals plus 100 (x - 5)^2 from the prior */
   near_to (next[0], 520. / 110, 1e-9);
 }
 
@@ -119,7 +119,9 @@ one_row_that_the_model_cannot_explain_hardly_counts (void **state)
   p.weight = weights;
   p.elbow = 0.05;
   weft_least_squares_step (&p, &x, r, one, &next);
-  near_to (next, 1, 0.03); /* four rows say 1, a fifth says -9; the mean would be -1 */
+  /* Four residuals are 0 at x = 1, and a fifth at x = -9. The robust fit must stay near 1; the mean
+   * would be -1. */
+  near_to (next, 1, 0.03);
 }
 
 /* ------------------------------------------------------------------------ constants */
@@ -133,8 +135,8 @@ write_text (const char *dir, const char *name, const char *text)
   return path;
 }
 
-/* Loads a table of constants (what `weft fit` may change) from a text. If `wanted` is not NULL,
- * the text is refused with a message that contains `wanted`. */
+/* Loads a table of constants (which `weft fit` may change) from a text. If `wanted` is not NULL,
+ * asserts that the text is refused with a message that contains `wanted`. */
 static weft_constants *
 constants_of (const char *dir, const char *text, const char *wanted)
 {
@@ -187,7 +189,8 @@ the_bundled_constants_load (void **state)
   (void) state;
   if (!constants)
     fail_msg ("%s", error->message);
-  assert_in_range (constants->n, 1, 80); /* at most 60 constants of time and 20 of memory */
+  /* `weft fit` may have at most 60 constants of time and 20 of memory */
+  assert_in_range (constants->n, 1, 80);
 }
 
 static struct weft_job
@@ -233,7 +236,8 @@ a_constant_applies_where_its_file_gives_the_value (void **state)
   assert_true (applies[0] && applies[1] && applies[2]);
   weft_constants_of (constants, &based, applies);
   assert_true (!applies[0] && applies[1] && applies[2]);
-  /* as if an assumption for the published row had replaced the bandwidth */
+  /* An assumption for a published row may replace the bandwidth that the topology states. The
+   * constant of the topology must then not apply to the job. */
   based.job.cluster.f.gpu_memory_bandwidth = 1e12;
   weft_constants_of (constants, &based, applies);
   assert_false (applies[2]);
@@ -328,8 +332,8 @@ workers_give_results_in_the_order_of_the_tasks (void **state)
 
 /* ------------------------------------------------------------------------ the fit */
 
-/* A published table: the header, and n rows of gpt2-like models on GPUs of one node, with these
- * step times. The caller frees it. */
+/* Returns a table of published runs: the header, and n rows of gpt2-like models on GPUs of one
+ * node, with these step times. The caller frees the text. */
 static char *
 table_text (const double *seconds, unsigned n)
 {
@@ -359,8 +363,8 @@ table_of (const double *seconds, unsigned n)
   return table;
 }
 
-/* The step times of all rows, computed with another sustained bf16 rate of the GPU (the constant
- * that the fit must find). */
+/* Computes the step times of all rows with another sustained bf16 rate of the GPU, which is the
+ * constant that the fit must find. */
 static void
 measure (const weft_assumptions *assumptions, double sustained, double *seconds, unsigned n)
 {

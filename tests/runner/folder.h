@@ -4,9 +4,9 @@
 
 int weft_test_folder_make (void **state);
 
-/* Set-up of a test: makes the source tree the current directory. */
+/* Makes the source tree the current directory; the set-up of a test. */
 int weft_test_enter_tree (void **state);
 int weft_test_folder_remove (void **state);
 
-/* Deletes a file, or a folder with everything in it. */
+/* Deletes a file, or a folder and everything in the folder. */
 void weft_test_remove (const char *path);

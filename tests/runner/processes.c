@@ -16,7 +16,7 @@ free_port (void)
   return g_inet_socket_address_get_port (G_INET_SOCKET_ADDRESS (at));
 }
 
-/* For each launcher, the variables that hold rank, number of processes, local rank, local number
+/* Environment variables of each launcher, for rank, number of processes, local rank, local number
  * of processes and name of the job. */
 static const char *const variables[WEFT_N_LAUNCHER][5] = {
 #define ROW(id, word, ...) { __VA_ARGS__ },
@@ -24,7 +24,7 @@ static const char *const variables[WEFT_N_LAUNCHER][5] = {
 #undef ROW
 };
 
-/* Returns the first of several names, which are separated by blanks. The caller frees it. */
+/* Returns the first word of a list that is separated by blanks. The caller frees it. */
 static char *
 first_name (const char *names)
 {

@@ -4,7 +4,7 @@
 #include "launch/environment.h"
 
 struct process {
-  struct _GSubprocess *started; /* NULL: the process has ended, and process_wait() has returned */
+  struct _GSubprocess *started; /* NULL after process_wait(), when the process has ended */
   char *out, *err;
   int status; /* exit status, or 128 + number of the signal that ended the process */
 };
@@ -26,13 +26,14 @@ struct process process_start (const char *words, enum weft_launcher launcher, ui
 /* Waits until the process has ended. Sets out, err and status. */
 void process_wait (struct process *p);
 
-/* Waits until all processes have ended. Sets out, err and status of each process. */
+/* Waits until all processes have ended. Sets the output, the errors and the exit status of each
+ * process. */
 void processes_wait (struct processes *p);
 
 void process_clear (struct process *p);
 void processes_clear (struct processes *p);
 
-/* Asserts that the process failed, and that its stderr contains `part`. */
+/* Asserts that the process ended with an error, and that its stderr contains `part`. */
 void process_assert_told (const struct process *p, const char *part);
 
 /* Returns a TCP port that is free now. */

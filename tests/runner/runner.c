@@ -32,7 +32,7 @@ weft_tests_read_draw (int argc, char **argv, struct weft_tests_draw *draw)
     draw->jobs = (uint32_t) g_ascii_strtoull (argv[2], NULL, 10);
 }
 
-/* Returns the name of a file: "layout" for "tests/core/test_layout.c". The caller frees it. */
+/* Returns the NAME of a test file: "layout" for "tests/core/test_layout.c". The caller frees it. */
 static char *
 name_of (const struct weft_tests *file)
 {
@@ -42,7 +42,8 @@ name_of (const struct weft_tests *file)
   return g_strndup (base, strcspn (base, "."));
 }
 
-/* Keeps files sorted by path, because constructors run in no defined order. */
+/* Inserts a test file into the list of files, which is sorted by path. Constructors run in no
+ * defined order, so the order of calls cannot be used. */
 void
 weft_tests_register (struct weft_tests *file)
 {
@@ -80,7 +81,8 @@ find_file (const char *name)
   return NULL;
 }
 
-/* Whether a test of this file matches. TRUE for a file that makes its table at run time. */
+/* Whether the name of a test of this file matches `pattern`. Also TRUE for a file whose table of
+ * tests is made at run time. */
 static gboolean
 has_function (const struct weft_tests *file, const char *pattern)
 {
@@ -128,8 +130,8 @@ run (const struct weft_tests *file, int argc, char **argv)
   return status;
 }
 
-/* Returns the index in argv of the first of WORDS, or 0 if arguments are invalid. Sets *function if
- * FUNCTION is given. */
+/* Parses `test_ROOM NAME [FUNCTION] [-- WORDS]`. Returns the index in argv of the first of WORDS,
+ * or 0 if the arguments are invalid. Sets *function if FUNCTION is given. */
 static int
 words_at (int argc, char **argv, const char **function)
 {

@@ -16,15 +16,17 @@
 #include <stdint.h>
 #include <cmocka.h>
 
-/* The tests of one file. */
+/* The tests of one test file, and how to run them. */
 struct weft_tests {
   const char *source; /* __FILE__ */
   const struct CMUnitTest *table;
   size_t n;
-  CMFixtureFunction set_up, tear_down; /* run once per file; may be NULL */
-  /* Called before the tests, with the arguments after `--`; argv[0] is the name of the file. Files
-   * need it if they start themselves as another process or accept a seed. Returns WEFT_TESTS_RUN to
-   * continue with the table, or an exit status. May be NULL. */
+  /* run once per test file, before its first test and after its last; may be NULL */
+  CMFixtureFunction set_up, tear_down;
+  /* Called before the tests with the arguments that follow `--` on the command line; argv[0] is the
+   * name of the test file. A test file needs `begin` if it starts itself as another process or
+   * accepts a seed. `begin` returns WEFT_TESTS_RUN, and then the tests of the table run, or an exit
+   * status. May be NULL. */
   int (*begin) (int argc, char **argv);
   /* Approximate processor time of a long file. tests/CMakeLists.txt reads this number, and ctest
    * starts the longest files first, so that no core is idle at the end. */
@@ -47,8 +49,8 @@ void weft_tests_register (struct weft_tests *file);
     weft_tests_register (&weft_tests_here);                                                        \
   }
 
-/* For a file without a constant table: `begin` makes the table at run time, runs the tests in it,
- * and returns the exit status. */
+/* Registers a test file whose table of tests is made at run time: `begin` makes the table, runs its
+ * tests and returns the exit status. */
 #define WEFT_TESTS_MADE_BY(function)                                                               \
   static struct weft_tests weft_tests_here = { .source = __FILE__, .begin = (function) };          \
   __attribute__ ((constructor)) static void weft_tests_register_here (void)                        \
@@ -56,12 +58,13 @@ void weft_tests_register (struct weft_tests *file);
     weft_tests_register (&weft_tests_here);                                                        \
   }
 
-/* The arguments SEED [JOBS] of files that draw random jobs. */
+/* The numbers that a test file takes from its arguments SEED [JOBS]. */
 struct weft_tests_draw {
   uint32_t seed, jobs;
 };
 
-/* Parses SEED [JOBS] from argv[1] on. A field of `draw` without an argument keeps its value. */
+/* Parses the arguments SEED [JOBS], which begin at argv[1]. If an argument is missing, its field of
+ * `draw` keeps its value. */
 void weft_tests_read_draw (int argc, char **argv, struct weft_tests_draw *draw);
 
 /* Returns the NAME of the running test file. */

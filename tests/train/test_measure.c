@@ -40,8 +40,8 @@ ranks_of (const weft_plan *plan, const weft_program *p, uint32_t op)
   }
 }
 
-/* Seconds of an op by a table with these rows, as printed into the file; negative: there is no row
- * for it. */
+/* Returns the seconds of an op by a cost table with these rows, as printed into the file; negative
+ * if the table has no row for the op. */
 static double
 printed (const GArray *rows, const weft_plan *plan, const weft_program *p, uint32_t op)
 {
@@ -150,7 +150,8 @@ a_measured_send_takes_what_its_row_says (void **state)
       }
   }
   assert_true (n >= 4);
-  /* two microbatches: at least two transfers, one after the other */
+  /* A step with two microbatches has at least two transfers, one after the other, of 3 seconds
+   * each. */
   assert_true (t->seconds > 2 * 3.0);
 }
 

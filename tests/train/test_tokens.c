@@ -8,7 +8,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* The tests run in a temporary folder, so that paths in messages are the same on every machine. */
+/* A temporary folder in which a test runs, so that messages contain no path of the machine. */
 struct place {
   char *before, *folder;
 };
@@ -85,8 +85,8 @@ assert_read_refused (const weft_tokens *tokens, uint64_t first, uint64_t n, cons
   assert_int_equal (weft_error_exit_status (error), 2);
 }
 
-/* Checks every window of the token stream, so that every boundary between runs of the file is
- * crossed. */
+/* Reads every window of the token stream and compares it with the wanted tokens, so that every
+ * boundary between runs of the file is crossed. */
 static void
 assert_stream (const weft_tokens *tokens, const int32_t *wanted, uint64_t n)
 {
@@ -276,7 +276,7 @@ a_truncated_llmc_header_is_refused (void **state)
 
 /* ---------------------------------------------------------------------- Megatron */
 
-/* The fields of a Megatron index (FILE.idx), valid or malformed. */
+/* The fields of a Megatron index file (FILE.idx) that a test writes, valid or malformed. */
 struct made_index {
   uint64_t version;
   uint8_t type;
@@ -368,8 +368,8 @@ all_types_of_tokens_are_read (void **state)
   }
 }
 
-/* The token stream follows the index: its sequences may be in reverse order, repeated, empty or at
- * odd offsets. */
+/* The token stream follows the sequences of a Megatron index, which may be in reverse order,
+ * repeated, empty or at odd offsets. */
 static void
 the_order_of_the_index_is_the_order_of_the_stream (void **state)
 {
@@ -475,7 +475,8 @@ an_index_cut_anywhere_is_refused (void **state)
   assert_refused ("cut", "cut.idx: found 33 bytes, wanted a header of 34 bytes");
 }
 
-/* A multimodal index has a mode for each sequence. Mode 0 is text; all others are refused. */
+/* A multimodal Megatron index has a mode for each sequence. Mode 0 is text; an index with any other
+ * mode is refused. */
 static void
 sequences_that_are_not_text_are_refused (void **state)
 {
@@ -556,7 +557,8 @@ a_file_that_may_not_be_read_is_refused (void **state)
   (void) state;
   save ("secret.txt", "abc", 3);
   assert_int_equal (g_chmod ("secret.txt", 0), 0);
-  if (access ("secret.txt", R_OK) == 0) /* root can read a file without permissions */
+  /* skipped for root, who can read a file without permissions */
+  if (access ("secret.txt", R_OK) == 0)
     skip ();
   g_autofree char *message =
       g_strdup_printf ("secret.txt: cannot be opened: %s", g_strerror (EACCES));
@@ -579,7 +581,7 @@ a_token_outside_the_vocabulary_is_named (void **state)
   assert_read_refused (tokens, 2, 1, "ids: token 2 is -3, wanted at least 0");
   assert_read_refused (tokens, 3, 3, "ids: token 3 is 2147483648, wanted below 50257 (vocab_size)");
   assert_read_refused (tokens, 5, 1, "ids: token 5 is -9223372036854775808, wanted at least 0");
-  /* an id above int32 is refused whatever the vocabulary */
+  /* An id above int32 is refused, even if vocab_size would allow it. */
   g_autoptr (weft_tokens) all = opened ("ids", G_MAXINT64);
   assert_read_refused (all, 3, 1,
                        "ids: token 3 is 2147483648, wanted below 2147483648 (vocab_size)");
@@ -588,7 +590,8 @@ a_token_outside_the_vocabulary_is_named (void **state)
   assert_read_refused (wide, 0, 2, "u32: token 1 is 4294967295, wanted below 128256 (vocab_size)");
 }
 
-/* An error counts tokens in the stream, not in the run of the file that contains the token. */
+/* An error message numbers a token by its position in the stream that the index describes, not by
+ * its position in the file. */
 static void
 a_token_is_numbered_in_the_stream (void **state)
 {

@@ -151,7 +151,7 @@ evaluation_comes_at_its_interval_and_at_the_end (void **state)
   r->options.steps = 5;
   r->options.eval_interval = 2;
   r->options.eval_batches = 2;
-  r->options.eval_share = 0.2; /* the last 8 of 40 sequences */
+  r->options.eval_share = 0.2; /* the evaluation reads the last 8 of the 40 sequences */
   play_well (r);
   assert_int_equal (script.n, strlen (wanted));
   for (unsigned i = 0; i < script.n; i++)
@@ -192,7 +192,8 @@ no_sequence_is_evaluated_twice (void **state)
   (void) state;
   r->options.eval_interval = 100;
   r->options.eval_batches = 50;
-  r->options.eval_share = 0.2; /* 8 sequences are two batches of 3; the rest is not evaluated */
+  /* the evaluation has 8 sequences: two batches of 3; the last two sequences are not used */
+  r->options.eval_share = 0.2;
   play_well (r);
   assert_int_equal (script.n, 6 + 2);
   run_free (r);
@@ -235,8 +236,8 @@ without_an_interval_only_the_end_is_saved (void **state)
   run_free (r);
 }
 
-/* Runs 3 steps, resumes for 3 more, and compares with a run of 6 steps: all numbers must be
- * equal. */
+/* Runs 3 steps, resumes for 3 more steps, and compares the result with a run of 6 steps: all
+ * numbers must be equal. */
 static void
 a_run_that_was_cut_gives_the_numbers_of_a_whole_one (void **state)
 {

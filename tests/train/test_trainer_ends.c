@@ -32,8 +32,8 @@ every_signal_that_asks_to_stop_saves (void **state)
   }
 }
 
-/* nohup ignores SIGHUP, and the run must not change that. A parent process may also ignore SIGXFSZ,
- * so that write() fails with EFBIG; but SIGXFSZ must still stop the run. */
+/* nohup ignores SIGHUP, and a run must not change that. A parent process may also ignore SIGXFSZ,
+ * so that a file that is too large gives the error EFBIG. SIGXFSZ must still stop the run. */
 static void
 only_sigxfsz_stops_a_run_that_ignores_it (void **state)
 {
@@ -55,8 +55,8 @@ only_sigxfsz_stops_a_run_that_ignores_it (void **state)
   }
 }
 
-/* The checkpoint exceeds the limit on file sizes: the run fails with an error, and no part of the
- * checkpoint is left. */
+/* A checkpoint exceeds the limit on file sizes. The run must fail with an error, and leave no part
+ * of the checkpoint. */
 static void
 a_save_beyond_the_limit_of_files_is_an_error_without_leftovers (void **state)
 {
@@ -90,7 +90,8 @@ a_signal_ends_a_run_that_loads (void **state)
   r->options.load = r->save;
   r->options.steps = 6;
   play_well (r);
-  uint32_t all = script.writes; /* number of writes of a whole load */
+  /* number of writes to the memory of ranks when a checkpoint is loaded completely */
+  uint32_t all = script.writes;
   script.signal = SIGTERM;
   script.signal_at_write = 1;
   r->options.steps = 9;
@@ -145,7 +146,7 @@ a_run_whose_last_evaluation_is_no_number_has_failed (void **state)
   struct run *r = run_new ("gpus=1");
 
   (void) state;
-  script.nan_from = 7; /* call 7 is the evaluation after step 6 */
+  script.nan_from = 7; /* step call 7 is the evaluation after training step 6 */
   r->options.eval_interval = 6;
   r->options.eval_batches = 1;
   r->options.eval_share = 0.2;
@@ -153,8 +154,8 @@ a_run_whose_last_evaluation_is_no_number_has_failed (void **state)
   run_free (r);
 }
 
-/* The update of step 4 makes a weight NaN. The loss of step 4 is computed before the update, so it
- * is finite; the weights must not be saved nevertheless. */
+/* The update of step 4 makes a weight NaN. The loss of step 4 is computed before the update, so
+ * this loss is finite. The weights must not be saved all the same. */
 static void
 spoilt_weights_are_not_saved (void **state)
 {
@@ -265,8 +266,8 @@ data_that_becomes_shorter_costs_no_step (void **state)
   }
 }
 
-/* The file is cut while the first batch of an evaluation runs; reading the second batch fails. No
- * finished step may be lost. */
+/* The token file is cut while the first batch of an evaluation runs, so reading the second batch
+ * fails. No finished training step may be lost. */
 static void
 data_that_is_cut_in_an_evaluation_costs_no_step (void **state)
 {
@@ -320,8 +321,8 @@ data_that_is_written_during_a_run_is_told_once (void **state)
   run_free (r);
 }
 
-/* Writes 200,001 tokens. A checkpoint stores checksums of both ends of the file, and a fingerprint
- * of every 200th token. */
+/* Writes a file of 200,001 tokens. A checkpoint stores checksums of both ends of the token file,
+ * and a fingerprint of every 200th token. */
 static void
 write_many_tokens (const char *path)
 {
@@ -335,7 +336,7 @@ static void
 data_that_was_changed_in_place_is_noticed_on_resume (void **state)
 {
   static const struct {
-    long at; /* offset of the byte that is overwritten */
+    long at; /* position in the file of the byte that is overwritten */
     const char *said;
   } changes[] = {
     { 3, "is not the data that" },

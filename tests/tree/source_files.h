@@ -2,22 +2,23 @@
 #pragma once
 #include <glib.h>
 
-/* Sorted paths relative to the source folder: code, pages, build files, and all files of data
- * folders, without built files, hidden files (except .ci/) and inputs of fuzz targets. The array
- * owns the paths; the caller frees it. */
+/* Returns the sorted paths, relative to the source folder, of code, pages, build files, and all
+ * files of data folders. Built files, hidden files (except .ci/) and inputs of fuzz targets are
+ * left out. The array owns the paths; the caller frees it. */
 GPtrArray *source_files (void);
 
 /* Whether the suffix is .c, .h, .cc or .cu. */
 gboolean source_is_code (const char *path);
 
-/* The contents of a file, which the caller frees; fails the test if the file cannot be read. */
+/* Returns the contents of a file, which the caller frees. Fails the test if the file cannot be
+ * read. */
 char *source_text (const char *path);
 
-/* The top folder: "tests" for "tests/tree/test_pages.c". The caller frees it. */
+/* Returns the top folder of a path: "tests" for "tests/tree/test_pages.c". The caller frees it. */
 char *source_folder (const char *path);
 
-/* Prints the errors in one line and returns their number. */
+/* Checks one line of a source file: prints errors and returns their number. */
 typedef int (*source_line_check) (const char *path, unsigned number, const char *line);
 
-/* Checks every line of every file of code; the test fails on any error. */
+/* Calls `check` for every line of every source file. The test fails if a call reports an error. */
 void source_lines_each (source_line_check check);

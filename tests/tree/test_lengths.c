@@ -72,7 +72,7 @@ no_function_is_long (void **state)
 
 /* ------------------------------------------------------------------------ lines */
 
-/* Whether lines of this file are limited: pages and data files are exempt. */
+/* Whether the lines of this file are limited to 100 columns. Pages and data files are exempt. */
 static gboolean
 has_columns (const char *path)
 {
@@ -127,7 +127,8 @@ no_file_is_named_after_nothing (void **state)
         fail_msg ("%s: a file is named after what it holds", (char *) g_ptr_array_index (paths, i));
 }
 
-/* The words are split, so that this file does not contain them. */
+/* No source file contains a mark of unfinished work or a path of one machine. The words are written
+ * here in two parts, so that this file does not contain them itself. */
 static void
 nothing_is_left_to_do_and_no_path_is_of_one_machine (void **state)
 {

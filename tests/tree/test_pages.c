@@ -4,15 +4,15 @@
 #include "tests/tree/source_files.h"
 #include <string.h>
 
-/* Rows of all tables whose first column is named `head`. Each row is a GStrv of cells without
- * surrounding blanks and backquotes; the array owns the rows. */
+/* Returns the rows of all tables of a page whose first column is named `head`. Each row is a GStrv
+ * of cells without surrounding blanks and backquotes; the array owns the rows. */
 static GPtrArray *
 table_rows (const char *path, const char *head)
 {
   GPtrArray *rows = g_ptr_array_new_with_free_func ((GDestroyNotify) g_strfreev);
   g_autofree char *text = source_text (path), *start = g_strdup_printf ("| %s |", head);
   g_auto (GStrv) lines = g_strsplit (text, "\n", -1);
-  unsigned below = 0; /* lines of the current table so far; 0: outside of a table */
+  unsigned below = 0; /* number of lines of the current table so far; 0: the line is in no table */
 
   for (unsigned l = 0; lines[l]; l++) {
     if (g_str_has_prefix (lines[l], start))
@@ -31,7 +31,8 @@ table_rows (const char *path, const char *head)
   return rows;
 }
 
-/* Whether a .c or .cc file defines the function `name`, or another file contains this word. */
+/* Whether `path` contains the function `name`: in a .c or .cc file as a definition, in any other
+ * file as a word. */
 static gboolean
 defines (const char *path, const char *name)
 {
@@ -42,7 +43,7 @@ defines (const char *path, const char *name)
   return g_regex_match_simple (pattern, text, G_REGEX_MULTILINE, 0);
 }
 
-/* README.md has two call chains; the hops of each are numbered from 0. */
+/* README.md has two call chains, as tables; the hops of each are numbered from 0. */
 static void
 every_hop_of_the_walks_is_where_the_readme_says (void **state)
 {
@@ -88,7 +89,7 @@ every_folder_of_the_map_exists_and_every_folder_is_on_it (void **state)
   }
 }
 
-/* The target of every link [text](target) to a file exists. */
+/* Every link [text](target) to a file must name an existing file. */
 static void
 links_between_pages_lead_somewhere (void **state)
 {

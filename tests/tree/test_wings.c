@@ -8,11 +8,11 @@
 
 #define PASSES "core/passes/"
 
-/* A row of the table; the lowest floor is the first row. Files directly in core/passes belong to
- * the last row, the roof. */
+/* A row of the table of wings in core/README.md, lowest floor first. Files directly in core/passes
+ * belong to the last row, which the table calls the roof. */
 struct wing {
-  char *folder;        /* "emit/"; "" for the roof */
-  char *open, *closed; /* its public and its private headers: "`a.h`, `b.h`" */
+  char *folder;        /* folder of the wing: "emit/"; "" for the roof */
+  char *open, *closed; /* the wing's public and private headers, as in the table: "`a.h`, `b.h`" */
 };
 
 static void
@@ -49,7 +49,7 @@ read_wings (void)
   return wings;
 }
 
-/* The floor of a file of core/passes; -1: the file is in no wing. */
+/* Returns the floor of a file of core/passes, or -1 if the file is in no wing. */
 static int
 floor_of (const GPtrArray *wings, const char *path)
 {
@@ -70,7 +70,7 @@ lists (const char *headers, const char *path)
   return strstr (headers, name) != NULL;
 }
 
-/* Paths of the .c and .h files in `folder` and its subfolders. */
+/* Returns the paths of the .c and .h files in `folder` and its subfolders. */
 static GPtrArray *
 files_of (const char *folder)
 {
@@ -106,7 +106,8 @@ every_file_is_in_a_wing_and_every_header_in_the_table (void **state)
 
 /* ------------------------------------------------------------------------ includes */
 
-/* Why `path` must not include `file` of core/passes; NULL: it may. */
+/* Returns the rule of wings that forbids `path` to include `file` of core/passes; NULL: no rule
+ * does. */
 static const char *
 objection (const GPtrArray *wings, const char *path, const char *file)
 {
@@ -160,7 +161,7 @@ includes_of_wings_point_down_and_private_headers_stay_inside (void **state)
 
 /* --------------------------------------------------------------------------- calls */
 
-/* The code of a file without comments and strings. */
+/* Returns the code of a file without comments and strings. */
 static char *
 code_of (const char *path)
 {
@@ -190,7 +191,8 @@ look_at_names (const char *path, const char *pattern, look_at_name look, gpointe
   return sum;
 }
 
-/* `defined` maps the name of a function to the file that defines it. */
+/* What the search for calls between wings needs: the wings, and a map from the name of a function
+ * to the file that defines it. */
 struct calls {
   const GPtrArray *wings;
   GHashTable *defined;

@@ -6,8 +6,8 @@
 #include <glib/gstdio.h>
 #include <string.h>
 
-/* At most so many tokens are read. An index may repeat sequences and so describe a much longer
- * stream, of which only the end is read. */
+/* The fuzzer reads only the last tokens of the stream, at most this many. An index may repeat
+ * sequences and so describe a stream that is much longer than the file. */
 #define MOST_READ 65536
 
 static void

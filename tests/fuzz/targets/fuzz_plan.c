@@ -7,7 +7,8 @@
 #include "tests/fuzz/fuzz.h"
 #include <string.h>
 
-#define MOST_OPS (1 << 12) /* limit of layers x microbatches x stages of jobs that are planned */
+/* only jobs with at most this many layers x microbatches x stages are planned */
+#define MOST_OPS (1 << 12)
 #define MOST_GPUS 256
 
 /* Builds a job from words. Words with a slash are refused, because they are paths and a fuzzer must

@@ -9,7 +9,7 @@ look_at (const weft_safetensors *file, uint32_t i)
 {
   const struct weft_tensor *t = weft_safetensors_at (file, i);
   const uint8_t *data = weft_safetensors_data (file, t);
-  volatile uint8_t byte = 0; /* volatile: every byte is read */
+  volatile uint8_t byte = 0; /* volatile, so that the compiler keeps the read of every byte */
   float f;
 
   g_assert_true (weft_safetensors_find (file, t->name) == t);
