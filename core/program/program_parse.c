@@ -183,7 +183,7 @@ read_word (struct reader *r, const char *what, const char *const *words, uint8_t
   skip_blanks (r);
   size_t n = word_length (r->at);
   for (uint8_t i = 0; words[i]; i++)
-    if (n && strncmp (r->at, words[i], n) == 0 && !words[i][n]) {
+    if (n && *words[i] == *r->at && strncmp (r->at, words[i], n) == 0 && !words[i][n]) {
       r->at += n;
       *out = i;
       return TRUE;
