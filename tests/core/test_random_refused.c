@@ -61,7 +61,7 @@ count_words (const struct weft_field *field)
   return n;
 }
 
-/* Returns a random value of the field's type as text. */
+/* Returns, as text, a random value of the type of a setting (field). */
 static char *
 random_value (GRand *rand, const struct weft_field *field)
 {

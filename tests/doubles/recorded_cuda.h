@@ -55,7 +55,7 @@ struct recorded_kernel {
 
 typedef struct recorded_cuda {
   struct weft_gpu_calls calls;
-  uint32_t devices;      /* number of devices that the double reports; default 64 */
+  uint32_t devices;      /* number of GPUs that the test reports to Weft; default 64 */
   const char *no_kernel; /* name of a kind of op without a kernel (weft_op_words); may be NULL */
   uint64_t fail_at;      /* the call with this number, counted from 1, fails; 0: none fails */
   /* TRUE: after the call that fails, all other calls fail too, as if the GPUs were lost */

@@ -130,8 +130,8 @@ static const struct real {
   { "4 x 2^20 tokens", WEFT_OP_NORM_BWD, { 4 << 20, 1024 } },
 };
 
-/* Launches a call. The operands are addresses without memory, `askew` bytes after a multiple of
- * 256, so no block may run. */
+/* Launches the kernel of a call, and runs none of its blocks: the addresses of the operands have no
+ * memory. They are `askew` bytes after a multiple of 256. */
 static void
 launch_real (const struct real *r, gboolean warpgroups, uint64_t askew)
 {

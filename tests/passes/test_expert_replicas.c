@@ -347,8 +347,8 @@ experts_of_one_holder_are_whole_and_meet_nobody (void **state)
 }
 
 /* Expert gradients are divided by the number of replicas D: by a kernel, or inside the reduction.
- * With average_in_collective, the collective divides only by the number of holders, so a kernel
- * divides by expert_model_parallel_size too. */
+ * With average_in_collective, the collective divides only by the number of ranks that hold the
+ * expert, so a kernel divides by expert_model_parallel_size too. */
 static void
 gradients_of_experts_are_divided_by_all_replicas (void **state)
 {
@@ -439,8 +439,8 @@ outer_groups_cut_slices_of_experts_again (void **state)
   assert_int_equal (kept (p, "exp_avg"), 4 * (dense / 2 + n / 4));
 }
 
-/* The ranks that hold an expert are expert_model_parallel_size = 2 apart: 1, 3, 5 and 7. The
- * holders in one instance are neighbours in this list: 5 and 7. */
+/* Ranks 1, 3, 5 and 7 hold the same experts. Of these ranks, those in one optimizer instance must
+ * follow each other: the instance of rank 7 has ranks 5 and 7. */
 static void
 holders_of_one_instance_are_next_to_each_other (void **state)
 {

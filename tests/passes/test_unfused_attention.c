@@ -265,7 +265,7 @@ draws_know_tokens_and_heads_not_ranks (void **state)
   drop (&part, &some);
   assert_memory_equal (part.mask, ROW (all.mask, ROWS / 2), ROWS / 4 * COLUMNS);
   some = whole;
-  /* the mask for the rows of the second of three context parallel ranks */
+  /* the dropout mask of the rows of the second of three context parallel ranks */
   some.rows = some.tokens = LENGTH / 3;
   some.cp = (struct weft_place){ 1, 3 };
   drop (&part, &some);
