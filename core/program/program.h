@@ -76,16 +76,16 @@ extern const char *const weft_op_flag_words[];
  *  +--------+--------+--------+--------+
  *  |  kind  |  lane  | group  | flags  |
  *  +--------+--------+--------+--------+
- *  |      layer      |      micro      |   WEFT_NO_LAYER, WEFT_NO_MICRO when not bound
+ *  |      layer      |      micro      |   WEFT_NO_LAYER, WEFT_NO_MICRO: none
  *  +-----------------+-----------------+
  *  |      shape      |      name       |   index into shapes[], names[]
  *  +-----------------+-----------------+
- *  | chunk  | phase  |  peer  | reduce |   peer: +1 next stage, -1 previous stage;
- *  +--------+--------+--------+--------+   of a broadcast -1: the last member is its root;
- *  |              deps                 |   first index into deps[]; ends where the next op begins
- *  |              uses                 |   first index into uses[]; ends where the next op begins
- *  +-----------------------------------+   peer of a shift, and of kernels of context parallel
- *                                          ranks: core/ops.def */
+ *  | chunk  | phase  |  peer  | reduce |   peer of send, recv: +1 next stage, -1 previous;
+ *  +--------+--------+--------+--------+   peer of broadcast: -1 if the last member is the root
+ *  |              deps                 |   index of the op's first row of deps[]; the rows end
+ *  |              uses                 |   at the next op's first row; uses[]: as deps[]
+ *  +-----------------------------------+
+ * core/ops.def describes `peer` of a shift and of kernels of context parallel ranks. */
 struct weft_op {
   uint8_t kind, lane, group, flags;
   uint16_t layer, micro;
