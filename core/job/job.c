@@ -520,6 +520,16 @@ weft_job_sharding (const struct weft_job *job)
                                                    : k->data_parallel_sharding_strategy;
 }
 
+gboolean
+weft_job_keeps_fp8_weights (const struct weft_job *job)
+{
+  enum { STEP = 2 };
+
+  return job->stack.fp8_weight_lifetime == STEP &&
+         weft_job_sharding (job) != WEFT_SHARD_PARAMS &&
+         job->strategy.distributed_config != WEFT_FSDP2;
+}
+
 enum weft_dtype
 weft_job_dtype (const struct weft_job *job)
 {

@@ -8,7 +8,8 @@
  *
  * A matmul of m x n x k is cut into tiles; its efficiency is the share of the last wave of tiles
  * that the SMs fill (wave quantisation), the share of the tiles' area that is real (tile
- * quantisation), and k / (k + k_half) for the prologue of each tile. A product with fewer tiles
+ * quantisation), and k / (k + k_half) for the prologue and epilogue of each tile, whose seconds do
+ * not depend on the dtype: k_half of fp8 is larger than that of bf16, as its rate is. A product with fewer tiles
  * than SMs, such as the weight gradient of a narrow layer, is split along k. The number of parts is
  * the fastest whose tiles fit in one wave; the partial sums are written and read once in fp32
  * (split-K: NVIDIA CUTLASS, media/docs/cpp/efficient_gemm.md, "Parallelized Reductions"; cuBLASLt
@@ -37,10 +38,18 @@ struct weft_cost {
   gboolean deterministic; /* whether deterministic_mode is on: some kernels are then slower, by
                            * factors of the stack */
   enum weft_fp8_price fp8; /* the scaling whose rate fp8 products have */
+  gboolean keeps_fp8_weights; /* whether each weight is converted to fp8 once in a step */
   gboolean drops; /* whether attention in one kernel is priced with dropout of probabilities */
   gboolean fp8_attention; /* whether attention in one kernel is priced with fp8 products */
   double loss; /* fraction of the stack's loss_ bytes that the loss moves: 0 if it is fused */
 };
+
+/* converts_kept: whether an op converts a weight to fp8, or transposes its codes, and the software
+ * keeps the result for the whole step. omits: whether it has the result from an earlier microbatch,
+ * so that it does not launch the op. */
+gboolean weft_cost_converts_kept (const struct weft_cost *cost, const weft_program *program,
+                                  uint32_t op);
+gboolean weft_cost_omits (const struct weft_cost *cost, const weft_program *program, uint32_t op);
 
 /* Seconds of one kernel while communication holds `sms_taken` SMs. */
 double weft_cost_kernel (const struct weft_cost *cost, enum weft_op_kind kind,

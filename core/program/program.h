@@ -25,6 +25,7 @@
 
 /* Name of the flat fp32 copies of reduced gradients. */
 #define WEFT_FP32_GRADIENTS "grad_fp32"
+#define WEFT_CAST_WEIGHTS "cast_weights" /* weights that one microbatch has converted */
 
 /* The last columns define how reports draw a kind (struct weft_report_part of
  * core/report/report.h): a letter and its colour in text, a colour on pages. */

@@ -145,7 +145,7 @@ converted_weights_are_in_use_for_one_op (void **state)
                       "distributed_config=fsdp2 live_memory=1 allocator_block=1 ";
 
   (void) state;
-  assert_true (run (words, "permanent_fp8_weights=0").peak < run (words, "").peak);
+  assert_true (run (words, "fp8_weight_lifetime=0").peak < run (words, "").peak);
 }
 
 /* Software with a caching allocator instead of an arena. Plans and drafts of a search must report
