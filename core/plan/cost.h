@@ -9,16 +9,16 @@
  * A matmul of m x n x k is cut into tiles; its efficiency is the share of the last wave of tiles
  * that the SMs fill (wave quantisation), the share of the tiles' area that is real (tile
  * quantisation), and k / (k + k_half) for the prologue and epilogue of each tile, whose seconds do
- * not depend on the dtype: k_half of fp8 is larger than that of bf16, as its rate is. A product with fewer tiles
- * than SMs, such as the weight gradient of a narrow layer, is split along k. The number of parts is
- * the fastest whose tiles fit in one wave; the partial sums are written and read once in fp32
- * (split-K: NVIDIA CUTLASS, media/docs/cpp/efficient_gemm.md, "Parallelized Reductions"; cuBLASLt
- * sets the number of parts by CUBLASLT_ALGO_CONFIG_SPLITK_NUM). Attention reaches a share of the
- * matmul rate, which grows with the keys of a query and with the width of heads. For heads that the
- * stack's kernels do not run on matrix units (weft_stack_takes_heads), attention reaches a share of
- * the rate without matrix units. The formula
- * contains no constants of a device: they come from topologies/ and stacks/. A measured table,
- * keyed by op and shape, may replace the formula (cost_table.h).
+ * not depend on the dtype: k_half of fp8 is larger than that of bf16, as its rate is. A product
+ * with fewer tiles than SMs, such as the weight gradient of a narrow layer, is split along k. The
+ * number of parts is the fastest whose tiles fit in one wave; the partial sums are written and read
+ * once in fp32 (split-K: NVIDIA CUTLASS, media/docs/cpp/efficient_gemm.md, "Parallelized
+ * Reductions"; cuBLASLt sets the number of parts by CUBLASLT_ALGO_CONFIG_SPLITK_NUM). Attention
+ * reaches a share of the matmul rate, which grows with the keys of a query and with the width of
+ * heads. For heads that the stack's kernels do not run on matrix units (weft_stack_takes_heads),
+ * attention reaches a share of the rate without matrix units. The formula contains no constants of
+ * a device: they come from topologies/ and stacks/. A measured table, keyed by op and shape, may
+ * replace the formula (cost_table.h).
  *
  * Communication kernels hold SMs (streaming multiprocessors or compute units). The waves of a
  * kernel that runs at the same time use only the other SMs. If the pieces of a product run on

@@ -94,7 +94,8 @@ the_overhead_of_a_tile_does_not_depend_on_the_dtype (void **state)
   for (unsigned i = 0; i < G_N_ELEMENTS (row); i++) {
     struct weft_shape s = product (200, 1000, 5000);
     s.dtype = row[i].dtype;
-    assert_near (work (&d, row[i].kind, &s), tile_seconds (5000) / row[i].rate + tile_seconds (200));
+    assert_near (work (&d, row[i].kind, &s),
+                 tile_seconds (5000) / row[i].rate + tile_seconds (200));
     assert_near (weft_cost_split (&d.cost, row[i].kind, &s).depth,
                  5000 / (5000 + 200 * row[i].rate));
   }
