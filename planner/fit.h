@@ -25,6 +25,8 @@ struct weft_fit_options {
   uint32_t jobs;         /* processes; 0: one for each processor */
   uint32_t most_rounds;
   const char *source;    /* only rows of sources that match this pattern; NULL: all */
+  gboolean thin; /* of runs that differ only in the number of GPUs and a global batch in proportion,
+                  * only the one with the fewest GPUs counts, unless its memory was measured */
   void (*progress) (void *user, const char *what, uint32_t done, uint32_t of); /* may be NULL */
   void *user;
 };
