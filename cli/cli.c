@@ -231,7 +231,8 @@ collect (struct reader *r, GError **error)
   r->input->settings = weft_settings_new ();
   if (r->page->topology)
     weft_settings_add (r->input->settings, "cluster", "topology", r->page->topology, "--topology");
-  if (r->input->operand && !weft_flags_file (r->input->operand, r->input->settings, error))
+  if (r->input->operand && !r->page->foreign &&
+      !weft_flags_file (r->input->operand, r->input->settings, error))
     return FALSE;
   weft_settings_take (r->input->settings, r->flags);
   note_ignored (r->input->settings);
@@ -277,15 +278,20 @@ static const char about_jobs[] =
     "(--tp 8) and flags of Megatron-LM command lines (--swiglu) are accepted; weft knobs lists "
     "them at its end.";
 
+static const char about_overrides[] =
+    "Every setting of a job is a flag too (--topology, --nodes or --gpus, --vocab-size ...) and "
+    "overrides what the file says.";
+
 int
 weft_cli_help (const struct weft_cli_page *page)
 {
+  const char *about = page->foreign ? about_overrides : page->job ? about_jobs : NULL;
   const struct weft_cli_flag *flag;
   int columns = weft_cli_columns ();
   size_t width = 0;
 
   if (weft_cli_form != WEFT_CLI_FORM_TEXT) {
-    weft_cli_print_form (page, page->job ? about_jobs : NULL);
+    weft_cli_print_form (page, about);
     return 0;
   }
   printf ("usage: %s\n\n", page->usage);
@@ -301,9 +307,9 @@ weft_cli_help (const struct weft_cli_page *page)
     printf ("  %-*s  ", (int) width, left);
     weft_cli_print_wrapped (flag->doc, (int) width + 4, columns);
   }
-  if (page->job) {
+  if (about) {
     printf ("\n");
-    weft_cli_print_wrapped (about_jobs, 0, columns);
+    weft_cli_print_wrapped (about, 0, columns);
   }
   printf ("\nexamples:\n%s", page->examples);
   return 0;

@@ -28,6 +28,10 @@
      "weft explain --model llama3-8b --topology dgx-h100")                                         \
   X (program, "print the program of a stage, or the pipeline schedule",                            \
      "weft program --model gpt2-nano --topology dgx-h100 --gpus 2 --role 0")                       \
+  X (export, "write a job as the configuration of other software",                                 \
+     "weft export --model llama3-8b --topology dgx-h100 --for megatron-lm")                        \
+  X (import, "read the configuration of other software as a job",                                  \
+     "weft import train.sh --from megatron-lm --topology dgx-h100")                                \
   X (validate, "predict published measurements and print the errors",                              \
      "weft validate --source mosaic --tier A")                                                     \
   X (fit, "fit constants of topologies and stacks to measured steps",                              \
@@ -67,6 +71,7 @@ struct weft_cli_page {
   const struct weft_cli_flag *more; /* flags of executors (cli/executor_options.h), listed last */
   unsigned n_more;
   gboolean job; /* the operand is a job file and every setting of a job is a flag */
+  gboolean foreign; /* with `job`: the operand is no job file; the command reads it */
   gboolean two; /* the command has two operands */
   const char *topology; /* default topology of the job; NULL: the job must name one */
 };

@@ -679,9 +679,6 @@ weft_job_leaves (const struct weft_job *job, uint64_t units)
   return job->train.reduction_order == WEFT_ORDER_CANONICAL ? n : 0;
 }
 
-/* Default of Megatron-LM arguments.py, make_vocab_size_divisible_by. */
-enum { VOCAB_UNIT = 128 };
-
 uint64_t
 weft_job_padded_vocab (const struct weft_job *job)
 {
@@ -691,7 +688,7 @@ weft_job_padded_vocab (const struct weft_job *job)
   if (job->strategy.make_vocab_size_divisible_by == WEFT_NONE) {
     if (tp == 1)
       return vocab;
-    unit = VOCAB_UNIT;
+    unit = WEFT_JOB_VOCAB_UNIT;
   }
   unit = job->train.reduction_order == WEFT_ORDER_CANONICAL ? WEFT_MOST_LEAVES : unit * tp;
   return (vocab + unit - 1) / unit * unit;

@@ -151,6 +151,10 @@ uint32_t weft_job_leaves (const struct weft_job *job, uint64_t units);
  * columns of keys, or heads in latent attention. */
 uint64_t weft_job_attention_units (const struct weft_job *job);
 
+/* What make_vocab_size_divisible_by = none means with several tensor parallel ranks: the default of
+ * Megatron-LM's arguments.py. */
+#define WEFT_JOB_VOCAB_UNIT 128
+
 /* Rows of the padded embedding: the vocabulary in equal shares for all tensor-parallel ranks. */
 uint64_t weft_job_padded_vocab (const struct weft_job *job);
 

@@ -356,7 +356,7 @@ add_operand (GPtrArray *words, GRand *rand)
   }
 }
 
-/* Draws a command. `weft measure` is rare, because it runs for long. */
+/* Draws a command. `weft measure` is drawn rarely, because a run of it takes long. */
 static const struct surface_command *
 draw_command (const surface *s, GRand *rand)
 {

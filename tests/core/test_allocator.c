@@ -7,7 +7,8 @@
 #include "tests/runner/runner.h"
 #include <math.h>
 
-/* llama-nano with a large vocabulary, so that logits and embedding are the largest tensors. */
+/* The job of these tests: llama-nano with a large vocabulary, so that logits and embedding are the
+ * largest tensors. */
 #define JOB                                                                                        \
   "model=llama-nano num_layers=2 vocab_size=32768 topology=dgx-h100 precision=bf16 "               \
   "global_batch_size=8 live_memory=1 allocator_block=1 "
@@ -51,7 +52,7 @@ cached_blocks_fill_no_more_than_the_gpu (void **state)
   assert_true (weft_allocator_reserved (&plan->job, &a, libraries) == left + 1);
 }
 
-/* Elements of the weight matrices of all layers, counting each shape once. */
+/* Returns the number of elements of the weight matrices of all layers, counting each shape once. */
 static double
 distinct_elements (const weft_program *p)
 {
@@ -148,9 +149,9 @@ converted_weights_are_in_use_for_one_op (void **state)
   assert_true (run (words, "fp8_weight_lifetime=0").peak < run (words, "").peak);
 }
 
-/* Software with a caching allocator instead of an arena. Plans and drafts of a search must report
- * the memory that the allocator takes. Ops never wait for memory, even if the arena would exceed
- * the GPU. */
+/* A stack whose software has a caching allocator instead of an arena. Plans and drafts of a search
+ * must report the memory that the allocator takes. Ops never wait for memory, even if the arena
+ * would exceed the GPU. */
 static void
 a_plan_counts_blocks_instead_of_an_arena (void **state)
 {

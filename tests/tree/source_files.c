@@ -9,8 +9,8 @@ source_is_code (const char *path)
          g_str_has_suffix (path, ".cc") || g_str_has_suffix (path, ".cu");
 }
 
-/* Whether a file is code, a page, a build file, or in a folder with data. Other files, such as
- * outputs of runs, are ignored. */
+/* Whether a path is code, a page, a build file, or in a folder with data. The tests ignore all
+ * other files, such as outputs of runs. */
 static gboolean
 is_source (const char *path)
 {
@@ -29,8 +29,8 @@ is_source (const char *path)
   return source_is_code (path);
 }
 
-/* Adds the sources in `folder` and its subfolders, without built files, hidden files (except .ci/)
- * and inputs of fuzz targets. */
+/* Adds the source files in `folder` and its subfolders. Leaves out built files, hidden files
+ * (except .ci/) and inputs of fuzz targets. */
 static void
 collect (GPtrArray *paths, const char *folder)
 {
