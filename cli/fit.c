@@ -247,8 +247,9 @@ weft_cli_fit (int argc, char **argv)
       &ask.assumptions },
     { "source", "PATTERN", "only rows with id SOURCE-... whose SOURCE matches the pattern", NULL,
       &ask.source },
-    { "thin", NULL, "of runs that differ only in the number of GPUs and the batch in proportion, use "
-                    "only the one with the fewest GPUs", &ask.thin, NULL },
+    { "thin", NULL,
+      "of runs that differ only in the number of GPUs and the batch in proportion, use only the "
+      "one with the fewest GPUs", &ask.thin, NULL },
     { "rounds", "N", "most rounds; 0: only the errors and sensitivities at the prior values [8]",
       NULL, &ask.rounds },
     { "update", NULL, "write the fitted values into the files of topologies and stacks",

@@ -520,14 +520,14 @@ weft_job_sharding (const struct weft_job *job)
                                                    : k->data_parallel_sharding_strategy;
 }
 
-gboolean
-weft_job_keeps_fp8_weights (const struct weft_job *job)
+enum weft_fp8_lifetime
+weft_job_fp8_lifetime (const struct weft_job *job)
 {
-  enum { STEP = 2 };
+  gboolean sharded = weft_job_sharding (job) == WEFT_SHARD_PARAMS ||
+                     job->strategy.distributed_config == WEFT_FSDP2;
+  int64_t most = sharded ? WEFT_FP8_FOR_MICROBATCH : WEFT_FP8_ALWAYS;
 
-  return job->stack.fp8_weight_lifetime == STEP &&
-         weft_job_sharding (job) != WEFT_SHARD_PARAMS &&
-         job->strategy.distributed_config != WEFT_FSDP2;
+  return (enum weft_fp8_lifetime) MIN (job->stack.fp8_weight_lifetime, most);
 }
 
 enum weft_dtype

@@ -65,11 +65,11 @@ is_converted_weight (const union weft_stack *stack, const struct weft_buf *b)
   return !stack->fp8_weight_lifetime && b->kind == WEFT_BUF_WEIGHTS && b->dtype == WEFT_FP8;
 }
 
-/* Whether a buffer holds fp8 weights of one microbatch, and the software keeps them for a step. */
+/* Whether a buffer holds fp8 weights of one microbatch, and the software keeps them longer. */
 static gboolean
 is_kept_weight (const struct weft_job *job, const struct weft_buf *b)
 {
-  return weft_job_keeps_fp8_weights (job) && b->kind == WEFT_BUF_WEIGHTS &&
+  return weft_job_fp8_lifetime (job) >= WEFT_FP8_FOR_STEP && b->kind == WEFT_BUF_WEIGHTS &&
          b->dtype == WEFT_FP8 && !b->permanent;
 }
 
@@ -113,6 +113,8 @@ keep_weights (struct replay *r)
 {
   enum { ORIENTATIONS = 2 };
 
+  if (weft_job_fp8_lifetime (r->job) == WEFT_FP8_ALWAYS)
+    return;
   for (uint32_t i = 0; i < r->p->n_buf; i++) {
     const struct weft_buf *b = &r->p->buf[i];
     if (is_kept_weight (r->job, b) && b->base == WEFT_NO_BUF && b->micro == 0 &&

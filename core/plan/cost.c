@@ -521,14 +521,15 @@ converts_weights (const weft_program *p, uint32_t op)
 gboolean
 weft_cost_converts_kept (const struct weft_cost *cost, const weft_program *p, uint32_t op)
 {
-  return cost->keeps_fp8_weights &&
+  return cost->fp8_weights >= WEFT_FP8_FOR_STEP &&
          weft_op_kernel (p->op[op].kind) == WEFT_KERNEL_QUANTISE && converts_weights (p, op);
 }
 
 gboolean
 weft_cost_omits (const struct weft_cost *cost, const weft_program *p, uint32_t op)
 {
-  return p->op[op].micro > 0 && weft_cost_converts_kept (cost, p, op);
+  return (p->op[op].micro > 0 || cost->fp8_weights == WEFT_FP8_ALWAYS) &&
+         weft_cost_converts_kept (cost, p, op);
 }
 
 /* A program has thousands of ops but only a few dozen shapes, so the seconds of each (shape, kind)

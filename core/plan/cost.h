@@ -38,15 +38,15 @@ struct weft_cost {
   gboolean deterministic; /* whether deterministic_mode is on: some kernels are then slower, by
                            * factors of the stack */
   enum weft_fp8_price fp8; /* the scaling whose rate fp8 products have */
-  gboolean keeps_fp8_weights; /* whether each weight is converted to fp8 once in a step */
+  enum weft_fp8_lifetime fp8_weights; /* how long weights that were converted to fp8 are kept */
   gboolean drops; /* whether attention in one kernel is priced with dropout of probabilities */
   gboolean fp8_attention; /* whether attention in one kernel is priced with fp8 products */
   double loss; /* fraction of the stack's loss_ bytes that the loss moves: 0 if it is fused */
 };
 
 /* converts_kept: whether an op converts a weight to fp8, or transposes its codes, and the software
- * keeps the result for the whole step. omits: whether it has the result from an earlier microbatch,
- * so that it does not launch the op. */
+ * keeps the result at least for the step. omits: whether the software has the result from before
+ * the microbatch of the op, so that it does not launch the op. */
 gboolean weft_cost_converts_kept (const struct weft_cost *cost, const weft_program *program,
                                   uint32_t op);
 gboolean weft_cost_omits (const struct weft_cost *cost, const weft_program *program, uint32_t op);

@@ -192,7 +192,8 @@ converted_bytes (const weft_program *p)
 }
 
 /* With fp8_weight_lifetime = 2 the codes of all weights and their transposed copies exist during
- * the whole step, but not if weights are sharded. */
+ * the whole step, but not if weights are sharded. With fp8_weight_lifetime = 3 the bytes of 16-bit
+ * weights hold the codes, so converted copies take no bytes. */
 static void
 converted_weights_are_kept_for_a_step (void **state)
 {
@@ -205,6 +206,8 @@ converted_weights_are_kept_for_a_step (void **state)
   (void) state;
   double kept = run (words, "fp8_weight_lifetime=2").permanent;
   assert_true (kept - run (words, "").permanent == 2 * converted_bytes (plan->role[0]));
+  assert_true (run (words, "fp8_weight_lifetime=3").permanent == run (words, "").permanent);
+  assert_true (run (words, "fp8_weight_lifetime=3").peak < run (words, "").peak);
   assert_true (run (fsdp2, "fp8_weight_lifetime=2").peak == run (fsdp2, "").peak);
 }
 
