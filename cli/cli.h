@@ -20,6 +20,8 @@
      "weft measure --model gpt2-nano --gpus 2")                                                    \
   X (plan, "search the best strategies for a model on a cluster",                                  \
      "weft plan --model llama3-8b --topology dgx-h100 --nodes 4 --global-batch-size 256")          \
+  X (size, "which cluster, how many days and how much money for so many tokens",                  \
+     "weft size --model llama3-8b --topology dgx-h100 --tokens 1T --sizes 64")                     \
   X (compare, "compare two jobs or two timelines, op by op",                                       \
      "weft compare predicted.json measured.json")                                                  \
   X (memory, "show what fills the memory of each stage, and what makes it fit",                    \

@@ -2,6 +2,7 @@
  * first. */
 #include "cli/ask.h"
 #include "cli/cli.h"
+#include "cli/interrupt.h"
 #include "cli/sure.h"
 #include "cli/watch.h"
 #include "core/base/error.h"
@@ -14,42 +15,9 @@
 #include "planner/memory_risk.h"
 #include "planner/planner.h"
 #include <math.h>
-#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
-
-/* Status of a command that ctrl-C ended, as shells report it. */
-enum { EXIT_BY_SIGINT = 128 + SIGINT };
-
-/* Fraction of the GPU memory that a strategy leaves free by default, for fragmentation and for
- * libraries whose memory is not part of a plan. */
-#define HEADROOM 0.05
-
-static volatile sig_atomic_t interrupted;
-
-static void
-interrupt (int signal)
-{
-  (void) signal;
-  interrupted = 1;
-}
-
-/* The first ctrl-C ends the search after the current strategy; the second one ends the process. */
-static void
-catch_interrupt (void)
-{
-  struct sigaction action = { .sa_handler = interrupt, .sa_flags = (int) SA_RESETHAND };
-
-  sigaction (SIGINT, &action, NULL);
-}
-
-static gboolean
-is_interrupted (void *user)
-{
-  (void) user;
-  return interrupted;
-}
 
 /* ------------------------------------------------------------------------ text */
 
@@ -563,7 +531,7 @@ plan (const weft_cli_input *input, const char *finalists, gboolean graph)
   struct weft_cli_watch watch =
       weft_cli_watch_start (isatty (STDERR_FILENO), g_get_monotonic_time ());
   struct weft_search_options options = { .progress = weft_cli_watch_show,
-                                         .stop = is_interrupted,
+                                         .stop = weft_cli_is_interrupted,
                                          .user = &watch };
   int64_t n = 0;
 
@@ -576,9 +544,9 @@ plan (const weft_cli_input *input, const char *finalists, gboolean graph)
   if (!weft_job_assemble (input->settings, &job, &error))
     return weft_cli_fail (error);
   if (!job.train_set[WEFT_TRAIN_memory_headroom])
-    job.train.memory_headroom = HEADROOM;
+    job.train.memory_headroom = WEFT_SEARCH_HEADROOM;
   weft_cli_warn (&job);
-  catch_interrupt ();
+  weft_cli_catch_interrupt ();
   g_autoptr (weft_cli_sure) sure = weft_cli_sure_new (&error);
   if (!sure)
     return weft_cli_fail (error);
@@ -591,7 +559,7 @@ plan (const weft_cli_input *input, const char *finalists, gboolean graph)
     print_json (&page);
   else
     print_text (&page, graph);
-  return error ? weft_cli_fail (error) : search->stopped ? EXIT_BY_SIGINT : 0;
+  return error ? weft_cli_fail (error) : search->stopped ? WEFT_CLI_EXIT_BY_SIGINT : 0;
 }
 
 int

@@ -621,21 +621,27 @@ searcher_of (const struct weft_job *job, const struct weft_search_options *optio
   return s;
 }
 
-static gboolean
-fits_on (struct searcher *outer, uint32_t gpus, gboolean *fits, GError **error)
+gboolean
+weft_search_fits (const struct weft_job *job, const struct weft_search_options *options,
+                  gboolean *fits, GError **error)
 {
-  struct weft_job job = *outer->job;
-
-  if (!weft_cluster_resize (&job.cluster, gpus, 0, error))
-    return FALSE;
-  struct searcher s = searcher_of (&job, outer->options);
+  struct searcher s = searcher_of (job, options);
   gboolean ok = anything_fits (&s, fits, error);
-  outer->stopped = s.stopped;
+
   weft_segment_cache_free (s.segments);
   g_free (s.all);
   g_clear_error (&s.refused);
   g_clear_error (&s.fault);
   return ok;
+}
+
+static gboolean
+fits_on (struct searcher *outer, uint32_t gpus, gboolean *fits, GError **error)
+{
+  struct weft_job job = *outer->job;
+
+  return weft_cluster_resize (&job.cluster, gpus, 0, error) &&
+         weft_search_fits (&job, outer->options, fits, error);
 }
 
 /* Doubles the number of GPUs until a strategy fits, then tries three sizes between the last size

@@ -87,6 +87,10 @@ struct weft_search_progress {
                          * INFINITY: none yet */
 };
 
+/* Fraction of the GPU memory that a strategy leaves free by default, for fragmentation and for
+ * libraries whose memory is not part of a plan. */
+#define WEFT_SEARCH_HEADROOM 0.05
+
 struct weft_search_options {
   uint32_t finalists; /* number of candidates to simulate; 0: 10 */
   gboolean graph; /* predict steps that run as one captured graph; a candidate whose step cannot be
@@ -104,5 +108,10 @@ struct weft_search_options {
  * search is always returned; if no candidate fits, *error is WEFT_ERROR_INFEASIBLE. */
 weft_search *weft_search_run (const struct weft_job *job, const struct weft_search_options *options,
                               GError **error);
+
+/* Sets *fits to whether one of the strategies with the lowest bounds on memory fits. Takes a small
+ * part of the time of a search. */
+gboolean weft_search_fits (const struct weft_job *job, const struct weft_search_options *options,
+                           gboolean *fits, GError **error);
 void weft_search_free (weft_search *search);
 G_DEFINE_AUTOPTR_CLEANUP_FUNC (weft_search, weft_search_free)

@@ -1,4 +1,4 @@
-/* Collectives over nodes and the network between them, as NCCL runs them. */
+/* Collectives over nodes and the network between nodes, as NCCL runs them. */
 #include "core/program/coll_style.h"
 #include <math.h>
 
@@ -8,8 +8,8 @@ node_of (const struct weft_fabric *f, const struct weft_group *g, uint32_t membe
   return weft_fabric_node (f, weft_group_rank (g, member));
 }
 
-/* Whether every node has the same number of members. Members are numbered along the cluster, so
- * such a group consists of k blocks of g members. */
+/* Whether every node has an equal number of members. Members are numbered in the order of the
+ * cluster's nodes, so that such a group consists of k blocks of g members. */
 static gboolean
 is_uniform (const struct weft_fabric *f, const struct weft_group *g, uint32_t n, uint32_t n_local)
 {
@@ -24,7 +24,7 @@ is_uniform (const struct weft_fabric *f, const struct weft_group *g, uint32_t n,
   return TRUE;
 }
 
-/* Side 0: members of the first node; side 1: nodes. */
+/* Sets side[0] to the number of members on the first node, and side[1] to the number of nodes. */
 static void
 outline (struct weft_coll_shape *shape, const struct weft_fabric *f)
 {
@@ -64,8 +64,8 @@ find_flows (const struct weft_coll_shape *shape, const struct weft_fabric *f, ui
   return n;
 }
 
-/* Sets the bytes of each way: the share `remote` of `total` leaves the node. If a rank has only one
- * flow, this flow has all bytes. */
+/* Sets the bytes that one flow of each way (class of flows) moves. The share `remote` of `total`
+ * leaves the node. If a rank has only one flow, this flow moves all bytes. */
 static void
 split (const struct weft_coll_shape *s, double total, double remote, double bytes[WEFT_MAX_WAYS])
 {
@@ -75,7 +75,8 @@ split (const struct weft_coll_shape *s, double total, double remote, double byte
   bytes[WEFT_WAY_REMOTE] = one_flow ? total : total * remote;
 }
 
-/* Each ring of a node leaves the node at one GPU. */
+/* Bytes of the rings. In each ring, one GPU of a node sends to the next node; every other GPU sends
+ * to the next GPU of its node. */
 static gboolean
 ring_bytes (enum weft_op_kind kind, const struct weft_coll_shape *s, double whole,
             double bytes[WEFT_MAX_WAYS])
@@ -95,8 +96,9 @@ ring_steps (enum weft_op_kind kind, const struct weft_coll_shape *s, uint32_t st
   steps[WEFT_WAY_LOCAL] = rounds * (s->n - 1) - steps[WEFT_WAY_REMOTE];
 }
 
-/* The host posts every message of a ring between nodes, so steps inside a node take at least as
- * long as a post. NCCL counts three posts for protocol Simple. */
+/* In a ring over several nodes the host posts every message to the NIC. A step inside a node
+ * therefore takes at least as long as the post. NCCL counts three posts per step for protocol
+ * Simple, and one post for the other protocols. */
 static void
 adjust_ring (const struct weft_coll_shape *s, enum weft_protocol protocol,
              const double bytes[WEFT_MAX_WAYS], struct weft_coll_terms *terms)
@@ -108,9 +110,9 @@ adjust_ring (const struct weft_coll_shape *s, enum weft_protocol protocol,
     terms->step[WEFT_WAY_LOCAL] = fmax (terms->step[WEFT_WAY_LOCAL], posts);
 }
 
-/* Tensors that a node sends to other nodes. In each of two trees it sends S / 2 to its parent, and
- * in the tree in which it is an inner node S / 2 to each of two children: 2 S. Of two nodes, each
- * has one child in one tree: S. */
+/* Multiples of the tensor size S that a node sends to other nodes, in two trees. In each tree the
+ * node sends S / 2 to its parent. In one tree the node has children, and sends S / 2 to each of
+ * two: 2 S in all. With only two nodes, each node has one child in one tree: S. */
 static double
 tree_share (const struct weft_coll_shape *s)
 {
@@ -137,8 +139,9 @@ tree_steps (enum weft_op_kind kind, const struct weft_coll_shape *s, uint32_t st
   steps[WEFT_WAY_REMOTE] = nodes > 1 ? 2 * (uint32_t) ceil (log2 (nodes)) : 0;
 }
 
-/* The switches of a node read S from every GPU, return the sums of S / g to each, and multicast the
- * results: S + S / g in each direction. Nodes form the trees above. */
+/* Bytes on the NVLink of each GPU. The switches of a node read S from every GPU, return the sums of
+ * S / g to each GPU, and multicast the g results: S + S / g bytes in each direction. Between nodes
+ * the double binary trees of tree_share() run. */
 static gboolean
 nvls_bytes (enum weft_op_kind kind, const struct weft_coll_shape *s, double whole,
             double bytes[WEFT_MAX_WAYS])
@@ -160,7 +163,7 @@ nvls_steps (enum weft_op_kind kind, const struct weft_coll_shape *s, uint32_t st
   steps[WEFT_WAY_LOCAL] = 1;
 }
 
-/* The base latency is part of the latency of the switches. */
+/* The latency of the NVLink switches includes the base latency. */
 static void
 adjust_nvls (const struct weft_coll_shape *s, enum weft_protocol protocol,
              const double bytes[WEFT_MAX_WAYS], struct weft_coll_terms *terms)
@@ -173,7 +176,8 @@ adjust_nvls (const struct weft_coll_shape *s, enum weft_protocol protocol,
   terms->least = bytes[WEFT_WAY_LOCAL] / c->node_nvls_bandwidth;
 }
 
-/* Parallel aggregated trees: the bytes of a ring in log2 k steps, for one rank per node. */
+/* PAT (parallel aggregated trees): each rank sends the bytes of a ring, in log2 k steps. Requires
+ * one rank per node. */
 static gboolean
 pat_bytes (enum weft_op_kind kind, const struct weft_coll_shape *s, double whole,
            double bytes[WEFT_MAX_WAYS])
@@ -192,8 +196,8 @@ pat_steps (enum weft_op_kind kind, const struct weft_coll_shape *s, uint32_t ste
   steps[WEFT_WAY_REMOTE] = (uint32_t) ceil (log2 (s->side[WEFT_WAY_REMOTE]));
 }
 
-/* The host still posts as many messages as in a ring. NCCL counts 3/4 of the rate of a ring
- * (src/graph/tuning.cc). */
+/* The host posts as many messages as for a ring, although a PAT collective takes fewer steps. NCCL
+ * assumes 3/4 of the bandwidth of a ring (src/graph/tuning.cc). */
 static void
 adjust_pat (const struct weft_coll_shape *s, enum weft_protocol protocol,
             const double bytes[WEFT_MAX_WAYS], struct weft_coll_terms *terms)
@@ -203,7 +207,7 @@ adjust_pat (const struct weft_coll_shape *s, enum weft_protocol protocol,
   terms->least = bytes[WEFT_WAY_REMOTE] / (0.75 * s->cluster->f.node_nic_bandwidth);
 }
 
-/* Every rank sends the same amount to each other rank. */
+/* Every rank sends an equal amount to each other rank of the group. */
 static gboolean
 direct_bytes (enum weft_op_kind kind, const struct weft_coll_shape *s, double whole,
               double bytes[WEFT_MAX_WAYS])

@@ -14,7 +14,7 @@ source_is_code (const char *path)
 static gboolean
 is_source (const char *path)
 {
-  static const char *const data[] = { "models/", "stacks/", "tests/", "topologies/",
+  static const char *const data[] = { "models/", "sites/", "stacks/", "tests/", "topologies/",
                                       "validation/" };
   static const char *const names[] = {
     ".cuh", ".def", ".md", "CMakeLists.txt", "CMakePresets.json", "weft", ".ci/run"
