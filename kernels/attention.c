@@ -28,12 +28,10 @@
 #define OUTER 128
 #define INNER 64
 #define UNIT WEFT_TILE_COLUMNS
-/* Number of columns of a head that are processed at a time; a wider head recomputes its scores for
- * each piece. */
+/* Columns of a head that are processed at a time; a wider head recomputes its scores each time. */
 #define WIDTH 256
-/* Number of columns of a head that are processed at a time for gradients of keys and values. It is
- * smaller than WIDTH, because a sum over leaves (kernels/leaves.h) keeps a stack of partial sums in
- * the scratch. */
+/* The number for gradients of keys and values. It is smaller than WIDTH, because a sum over leaves
+ * (kernels/leaves.h) keeps a stack of partial sums in the scratch. */
 #define LEAF_WIDTH 128
 #define DEPTH 4 /* stack entries of a tree sum (core/base/fold.h) of WEFT_MOST_CHUNKS leaves */
 _Static_assert(OUTER % UNIT == 0 && UNIT % WEFT_TILE_ROWS == 0 && WIDTH % UNIT == 0 &&
@@ -41,19 +39,16 @@ _Static_assert(OUTER % UNIT == 0 && UNIT % WEFT_TILE_ROWS == 0 && WIDTH % UNIT =
                "whole tiles");
 
 enum { BATCH, SEQUENCE, HEADS, GROUPS, HEAD_WIDTH, WINDOW, VALUE_WIDTH };
-/* numbers of the first two dimensions of attention_part and attention_part_bwd */
-enum { TOKENS, KEYS };
+enum { TOKENS, KEYS }; /* first two dimension numbers of attention_part(_bwd) */
 enum { QKV, O, LSE };
 enum { BWD_QKV, BWD_O, BWD_LSE, BWD_DO, BWD_DQKV };
 enum { PART_Q, PART_KV, PART_O, PART_LSE };
 enum { PART_BWD_Q, PART_BWD_KV, PART_BWD_O, PART_BWD_LSE, PART_BWD_DO, PART_DQ, PART_DKV };
 
 struct room {
-  float outer[2][OUTER * WIDTH];            /* panels of the outer block (packed for the product) */
-  /* panels of the inner block, for products whose sums run over the elements of a head */
-  float inner[INNER * WIDTH];
-  /* panels of the values, for products whose sums run over tokens */
-  float value[INNER * WIDTH];
+  float outer[2][OUTER * WIDTH];            /* panels of the outer block (packed for products) */
+  float inner[INNER * WIDTH];               /* inner block, packed for sums along the head */
+  float value[INNER * WIDTH];               /* values, packed for sums over tokens */
   /* a stack of partial sums with LEAF_WIDTH columns, or one sum with twice as many columns */
   float sum[2 * DEPTH][OUTER * LEAF_WIDTH];
   float tile[2][INNER * OUTER];             /* [0]: scores or probabilities; [1]: their gradients */
@@ -96,9 +91,7 @@ struct attention {
   uint64_t width, value; /* elements of a query or key head; of a value head */
   uint64_t window;       /* number of keys that a query sees, including the key of its own token */
   uint64_t sum_row;
-  /* number of leaves (partial sums, kernels/leaves.h) into which a sum over the queries of a
-   * sequence is divided */
-  uint32_t leaves;
+  uint32_t leaves; /* partial sums (kernels/leaves.h) of a sum over the queries of a sequence */
   float scale;
   float cap;                        /* scores x become cap tanh (x / cap); 0: no soft-capping */
   const struct weft_kernel *kernel; /* the kernel call; the ALiBi slopes of heads depend on it */
@@ -721,8 +714,7 @@ entry (const struct attention *a, uint32_t i, unsigned which)
   return a->room->sum[2 * i + which];
 }
 
-/* Adds what the queries of a run contribute to the gradients of the outer block of keys (and
- * values). */
+/* Adds what the queries of a run contribute to the gradients of the outer block of keys. */
 static void
 pass_queries (const struct task *t, const struct run *queries, uint32_t top)
 {
