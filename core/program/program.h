@@ -28,6 +28,7 @@
 
 /* Name of the flat buffers with fp32 copies of the reduced gradients. */
 #define WEFT_FP32_GRADIENTS "grad_fp32"
+#define WEFT_CAST_WEIGHTS "cast_weights" /* weights that one microbatch has converted */
 
 /* The last three columns define how reports draw buffers of a kind (struct weft_report_part of
  * core/report/report.h): a letter and a colour in text, a colour on pages. */
