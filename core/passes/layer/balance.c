@@ -9,7 +9,7 @@
  * the other. */
 struct weft_balance {
   uint64_t experts;
-  uint32_t n; /* number of layers with experts */
+  uint32_t n; /* number of MoE layers */
   uint32_t tally, bias;
   /* by layer of this pipeline rank: views of tally and bias, or WEFT_NO_BUF */
   uint32_t *tally_of, *bias_of;

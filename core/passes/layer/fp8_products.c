@@ -43,7 +43,7 @@
 #define BLOCK 128
 #define MX_BLOCK 32
 
-/* A tensor in fp8. The hash table `copies` finds it by the buffer of its fp8 values. */
+/* A tensor in fp8. The hash table `copies` maps the buffer of fp8 values to this struct. */
 struct copy {
   /* transposed: buffer of the transposed values; WEFT_NO_BUF until a kernel needs them */
   uint32_t scale, transposed, transposed_scale;
@@ -128,9 +128,10 @@ place_chunk (struct weft_step *s, uint32_t chunk, uint32_t taken)
   return taken;
 }
 
-/* Assigns indices in the array of largest magnitudes to all model chunks, in the order of stages.
- * With DualPipe a stage is chunk 0 of one rank and chunk 1 of another rank. The two ranks
- * all-reduce their magnitudes element by element, so the chunk order would not match. */
+/* Assigns indices in the array of largest magnitudes to all model chunks. The order is that of
+ * pipeline stages. With DualPipe a stage is chunk 0 of one rank and chunk 1 of another rank, and
+ * the two ranks all-reduce their arrays element by element. Equal elements must therefore belong to
+ * equal stages. */
 static uint32_t
 place_magnitudes (struct weft_step *s)
 {

@@ -14,7 +14,8 @@
 #include "core/passes/replicas/buckets.h"
 
 struct node {
-  uint32_t first, n; /* range of leaves: microbatches, or pieces of one microbatch */
+  /* first, n: range of leaves, which are microbatches, or pieces of one microbatch */
+  uint32_t first, n;
   uint32_t buf;
 };
 
@@ -70,7 +71,7 @@ weft_sums_build (struct weft_step *s)
   if (!weft_head_has_own_sum (s))
     return;
   uint64_t n = s->replicas->sum[weft_params_of_end (s, WEFT_EMBED_WEIGHT)].n;
-  if (s->sharding->shard_grads) /* FSDP: a tied head has a separate bucket */
+  if (s->sharding->shard_grads) /* the tied output layer has its own bucket */
     return;
   uint32_t main = weft_step_permanent (s, WEFT_BUF_GRADIENTS, s->grad_dtype, n, "head_gradients");
   weft_sum_start (weft_head_sum (s), main, n, WEFT_LANE_GPU);

@@ -49,7 +49,7 @@ shard_of (struct weft_step *s, uint32_t k, uint32_t view)
   const struct weft_buf row = *weft_build_buf_at (s->b, view);
   uint32_t shard = weft_build_view (s->b, row.base, row.offset, row.bytes, "shard");
 
-  /* may differ from the dtype of the base buffer */
+  /* the dtype of the view may differ from the dtype of the base buffer */
   weft_build_buf_at (s->b, shard)->dtype = row.dtype;
   weft_build_buf_at (s->b, shard)->shard = weft_bucket_sharing (s, k);
   return shard;

@@ -62,10 +62,10 @@ void weft_fsdp_start_grads (struct weft_step *s);
  * `slice` itself. */
 uint32_t weft_outer_owned (struct weft_step *s, uint32_t slice);
 
-/* Collectives of bucket k's slice between the copies of the shards in hybrid sharding. gather:
- * all-gathers the slice; called before the first gather of the bucket in a step. reduce: reduces
- * the slice's gradients; called after the last microbatch. `flags`: WEFT_OP_GROUPED if the
- * collective joins the previous launch, else 0. */
+/* Collectives of bucket k's slice between the copies of the shards in hybrid sharding.
+ * weft_outer_gather() all-gathers the slice; it is called before the first all-gather of the bucket
+ * in a step. weft_outer_reduce() reduces the slice's gradients; it is called after the last
+ * microbatch. `flags`: WEFT_OP_GROUPED if the collective joins the previous launch, else 0. */
 void weft_outer_gather (struct weft_step *s, uint32_t k, uint8_t flags);
 void weft_outer_reduce (struct weft_step *s, uint32_t k, uint8_t flags);
 

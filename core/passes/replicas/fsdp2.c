@@ -328,8 +328,8 @@ pre_forward (struct weft_step *s, uint32_t k)
     start_gather (s, mirrored (f, at + i));
 }
 
-/* Gathers unit k, and starts the gathers of the units that backward enters next. Backward enters
- * the root unit first and the last layer second. */
+/* Gathers unit k, and starts the all-gathers of the units that backward runs next. Backward runs
+ * the root unit (parameters outside layers) first and the last layer second. */
 static void
 pre_backward (struct weft_step *s, uint32_t k)
 {

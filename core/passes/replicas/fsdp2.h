@@ -41,7 +41,8 @@ struct weft_fsdp2_slot {
 struct weft_fsdp2_chunk {
   uint32_t first, end;
   gboolean root;
-  gboolean forward_begun; /* TRUE: `streams` has been set for the current forward */
+  /* TRUE: `streams`, the kernel for which all-gathers wait, has been set in the current forward */
+  gboolean forward_begun;
   uint32_t streams;       /* newest kernel for which all-gathers wait */
   /* in forward: newest copy-out; not the next all-gather but the one after it waits for this
    * copy-out */

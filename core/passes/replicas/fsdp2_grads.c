@@ -204,7 +204,7 @@ weft_fsdp2_head_end (struct weft_step *s, struct weft_use grad)
     weft_sum_end (s, weft_head_sum (s), grad);
   if (!f->splits)
     return;
-  /* the gradient of the embedding may be complete already */
+  /* the embedding's gradient of this microbatch may be complete already */
   if (!weft_head_has_own_sum (s) && f->keeps)
     end_kept (s, embedding, grad);
   s->replicas->bucket[root].n_ready++;
