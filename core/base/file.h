@@ -7,7 +7,7 @@
  * file with more than `most` bytes, or without end. */
 char *weft_file_read (const char *path, gsize most, gsize *length, GError **error);
 
-/* Whether a path is "-". */
+/* Whether a path is "-", which stands for standard input. */
 gboolean weft_file_is_stdin (const char *path);
 
 /* Checks that a text is UTF-8 without NUL; the error names the line of the first wrong byte. */

@@ -39,7 +39,7 @@ weft_fold_depth (uint32_t n)
 
 #define WEFT_FOLD_MOST_DEPTH 32
 
-/* Adds entry `below` + 1 of the stack to entry `below`. */
+/* Function that adds entry `below` + 1 of a stack of partial sums to entry `below`. */
 typedef void (*weft_fold_join) (void *stack, uint32_t below);
 
 /* Adds leaf i of n, which the caller has stored as entry `top` of the stack: calls `join` for each

@@ -43,7 +43,8 @@ struct weft_job {
   gboolean train_set[WEFT_N_TRAIN_FIELD];
 };
 
-/* A setting before it is applied: "strategy", "overlap_grad_reduce", "true", from "job.ini:12". */
+/* A setting that has not been applied yet, such as key "overlap_grad_reduce" of section "strategy"
+ * with value "true", from place "job.ini:12". */
 struct weft_setting {
   char *section, *key, *value, *where;
   gboolean default_only; /* TRUE: skip this setting if its field already differs from its default */
@@ -60,7 +61,7 @@ void weft_settings_add_conf (weft_settings *settings, const weft_conf *conf);
 void weft_settings_add (weft_settings *settings, const char *section, const char *key,
                         const char *value, const char *where);
 
-/* Like weft_settings_add(), but the setting is applied only while its field is at its default. */
+/* Like weft_settings_add(), but the setting is applied only if its field is at its default. */
 void weft_settings_add_default (weft_settings *settings, const char *section, const char *key,
                                 const char *value, const char *where);
 
@@ -102,14 +103,16 @@ gboolean weft_job_build (const weft_settings *settings, struct weft_job *job, GE
  * that it will set may still break rules. */
 gboolean weft_job_assemble (const weft_settings *settings, struct weft_job *job, GError **error);
 
-/* Checks the rules of rules.def; the error begins with the rule's name. */
+/* Checks that the job satisfies the rules of rules.def. The error begins with the name of the first
+ * rule that it breaks. */
 gboolean weft_job_check (const struct weft_job *job, GError **error);
 
 /* Computes settings that were not given and follow from other settings. Called when a job is built,
  * and for each candidate of the planner. */
 void weft_job_derive (struct weft_job *job);
 
-/* Model FLOPs to train one token, counted by flops_convention: the FLOPs of MFU. */
+/* Model FLOPs to train one token, counted by the knob flops_convention. MFU is computed from these
+ * FLOPs. */
 double weft_job_flops_per_token (const struct weft_job *job);
 
 /* Whether the data-parallel wrapper is PyTorch's (fsdp2, ddp) and not Megatron-Core's. */
@@ -225,8 +228,8 @@ struct weft_rule {
 extern const struct weft_rule weft_rules[];
 extern const unsigned weft_n_rules;
 
-/* Warnings of a job: char *, owned by the array. */
+/* Warnings of a job: texts, char *, which the array owns. */
 GPtrArray *weft_job_warnings (const struct weft_job *job);
 
-/* The job as INI text that builds the same job. The caller frees it. */
+/* The job as INI text, from which the same job can be built. The caller frees the text. */
 char *weft_job_print (const struct weft_job *job);

@@ -50,12 +50,12 @@ extern "C" {
 
 #define WEFT_API extern
 
-/* The version of the library, "0.1.0"; static. */
+/* The version of the library, for example "0.1.0". Static text. */
 WEFT_API const char *weft_version (void);
 
 /* ----------------------------------------------------------------------- errors */
 
-/* The first five values are also exit statuses of the weft command. */
+/* The values 0 to 4 are also the exit statuses of the weft command. */
 typedef enum weft_status {
   WEFT_STATUS_DONE = 0,
   WEFT_STATUS_FAILED = 1,     /* an error of files or memory, or numbers that are not finite */
@@ -93,14 +93,15 @@ typedef struct weft_job_facts {
 } weft_job_facts;
 WEFT_API void weft_job_describe (const weft_job *job, weft_job_facts *facts);
 
-/* Warning `i` about the job, as the command line prints it: call with 0, 1, ... until it returns
- * NULL. */
+/* Warning number `i` about the job, as the command line prints it. Call with 0, 1, ... until the
+ * result is NULL. The text belongs to the job. */
 WEFT_API const char *weft_job_note (const weft_job *job, size_t i);
 
-/* The row of the global batch that is sequence `i` of a microbatch of a replica. */
+/* The row of the global batch that contains sequence `i` of one microbatch of one replica. */
 WEFT_API uint64_t weft_job_row (const weft_job *job, uint32_t replica, uint32_t micro, uint32_t i);
 
-/* The step as `weft sim` predicts it, from the same plan that a module runs. */
+/* The predicted step of a job, as `weft sim` prints it. The prediction and a module use the same
+ * plan. */
 typedef struct weft_prediction {
   double seconds, tokens_per_s, mfu;
   /* means over all ranks; their sum is the field `seconds` */
@@ -111,7 +112,7 @@ typedef struct weft_prediction {
   bool fits;
 } weft_prediction;
 
-/* Predicts the step of a job. `executor` is "sim", "clock" or NULL (sim). */
+/* Predicts the step of a job. `executor` is "sim" or "clock"; NULL means "sim". */
 WEFT_API bool weft_job_predict (const weft_job *job, const char *executor, weft_prediction *out,
                                 weft_error *error);
 
@@ -121,7 +122,8 @@ WEFT_API bool weft_job_predict (const weft_job *job, const char *executor, weft_
  * tokens), nanoGPT and llm.c .bin, Megatron .idx and .bin. */
 typedef struct weft_open_batches weft_batches;
 
-/* Sequences come in file order; with `shuffle`, in an order drawn from the seed for each epoch. */
+/* Opens a token file. Sequences are read in file order; with `shuffle`, in an order drawn from the
+ * seed for each epoch. */
 WEFT_API weft_batches *weft_batches_open (const weft_job *job, const char *path, uint64_t seed,
                                           bool shuffle, weft_error *error);
 WEFT_API void weft_batches_close (weft_batches *batches);
@@ -161,7 +163,7 @@ WEFT_API void weft_module_init_weights (weft_module *module, uint64_t seed);
  * parameters (upstream's base class silently does nothing there). Only between steps. */
 WEFT_API bool weft_module_broadcast_params (weft_module *module, weft_error *error);
 
-/* Begins a step. During a step, discards that step and begins a new one. */
+/* Begins a step. If a step is in progress, discards it and begins a new one. */
 WEFT_API bool weft_module_zero_grad_buffer (weft_module *module, weft_error *error);
 
 /* Runs the forward of the next microbatch of every replica, on (replicas, micro_batch_size,
@@ -198,7 +200,8 @@ WEFT_API bool weft_module_finish_grad_sync (weft_module *module, weft_error *err
  * of a tied embedding over first and last stage, division by the token count. */
 WEFT_API bool weft_module_finalize_model_grads (weft_module *module, weft_error *error);
 
-/* Multiplies every gradient buffer of every rank by `factor`; between finish_grad_sync and step. */
+/* Multiplies every gradient buffer of every rank by `factor`. Allowed between finish_grad_sync and
+ * step. */
 WEFT_API bool weft_module_scale_gradients (weft_module *module, double factor, weft_error *error);
 
 typedef struct weft_adam {
@@ -210,8 +213,9 @@ typedef struct weft_step_result {
   double loss;      /* loss before the update: mean over all tokens of the global batch */
   double grad_norm; /* norm of the gradient before clipping; NaN if clip_grad is 0 */
   bool skipped;     /* TRUE: the update was skipped because the gradient norm was not finite */
-  uint64_t large;   /* check_for_large_grads: number of buckets of all ranks whose norm is 10
-                     * times the largest norm of the first samples */
+  /* with check_for_large_grads: number of buckets, of all ranks, whose norm is at least 10 times
+   * the largest norm of the first samples */
+  uint64_t large;
 } weft_step_result;
 
 /* Ends the step: gradient norm, clipping (clip_grad of the job), AdamW, and those parameter
@@ -219,7 +223,8 @@ typedef struct weft_step_result {
 WEFT_API bool weft_module_step (weft_module *module, const weft_adam *adam, weft_step_result *out,
                                 weft_error *error);
 
-/* The loss of a whole batch, by a forward pass only. Changes no state. Only between steps. */
+/* Computes the loss of a whole batch by a forward pass. Changes no state. Allowed only between
+ * steps. */
 WEFT_API bool weft_module_evaluate (weft_module *module, const int32_t *tokens, double *loss,
                                     weft_error *error);
 
@@ -239,30 +244,31 @@ typedef struct weft_open_state_dict weft_state_dict;
 
 typedef struct weft_tensor_face {
   const char *name;  /* name with the prefix: "layers.3.qkv.weight" */
-  const char *dtype; /* "fp32" or "bf16" */
+  const char *dtype; /* type of the elements: "fp32" or "bf16" */
   uint32_t n_dims;   /* 1 or 2 */
-  uint64_t shape[2]; /* row-major; shape[1] is 1 for vectors */
+  uint64_t shape[2]; /* dimensions, row-major; shape[1] is 1 for vectors */
   uint64_t elements;
 } weft_tensor_face;
 
-/* The state dict of a module. `prefix` is prepended to every name; NULL: none. */
+/* Makes the state dict of a module. `prefix` is put before every name; NULL: no prefix. */
 WEFT_API weft_state_dict *weft_module_state_dict (weft_module *module, const char *prefix,
                                                   bool keep_vars);
 
-/* Like weft_module_state_dict(), but with values in full precision: the fp32 masters of bf16
- * weights. */
+/* Like weft_module_state_dict(), but the values are in full precision: a read of a bf16 weight
+ * returns its fp32 master. */
 WEFT_API weft_state_dict *weft_module_state_dict_for_save_checkpoint (weft_module *module,
                                                                       const char *prefix,
                                                                       bool keep_vars);
 WEFT_API void weft_state_dict_close (weft_state_dict *dict);
 
-/* Number of tensors. They are in the order of the model: embeddings, layers, final norm, head. */
+/* Number of tensors. The tensors have the order of the model: embeddings, layers, final norm,
+ * head. */
 WEFT_API size_t weft_state_dict_count (const weft_state_dict *dict);
 
-/* Tensor `i`, borrowed; NULL if there is none. */
+/* The description of tensor `i`, owned by the state dict; NULL if there is no such tensor. */
 WEFT_API const weft_tensor_face *weft_state_dict_at (const weft_state_dict *dict, size_t i);
 
-/* Index of the tensor with this name; the number of tensors if there is none. */
+/* Index of the tensor with this name; if there is none, the number of tensors. */
 WEFT_API size_t weft_state_dict_find (const weft_state_dict *dict, const char *name);
 
 /* Copies elements [first, first + n) of tensor `i` to `out`, as floats (bf16 converts exactly). */
@@ -280,7 +286,7 @@ WEFT_API void *weft_state_dict_data (weft_state_dict *dict, size_t i, uint32_t r
 
 typedef struct weft_given_tensor {
   const char *name;
-  uint64_t shape[2]; /* shape[1] is 1 for vectors */
+  uint64_t shape[2]; /* dimensions, row-major; shape[1] is 1 for vectors */
   const float *data;
 } weft_tensor;
 
