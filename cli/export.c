@@ -135,7 +135,7 @@ weft_cli_export (int argc, char **argv)
   g_auto (weft_cli_input) input = { 0 };
   struct wishes wishes = { 0 };
   const struct weft_cli_flag flags[] = {
-    { "for", "SOFTWARE", "whose configuration: megatron-lm", NULL, &wishes.software },
+    { "for", "SOFTWARE", "whose configuration: megatron-lm or torchtitan", NULL, &wishes.software },
     { "output", "FILE", "write the configuration to FILE", NULL, &wishes.output },
     { "report", NULL,
       "print a line for every setting instead: mapped, default there, not expressible",

@@ -526,6 +526,16 @@ weft_job_sharding (const struct weft_job *job)
                                                    : k->data_parallel_sharding_strategy;
 }
 
+enum weft_fp8_lifetime
+weft_job_fp8_lifetime (const struct weft_job *job)
+{
+  gboolean sharded = weft_job_sharding (job) == WEFT_SHARD_PARAMS ||
+                     job->strategy.distributed_config == WEFT_FSDP2;
+  int64_t most = sharded ? WEFT_FP8_FOR_MICROBATCH : WEFT_FP8_ALWAYS;
+
+  return (enum weft_fp8_lifetime) MIN (job->stack.fp8_weight_lifetime, most);
+}
+
 enum weft_dtype
 weft_job_dtype (const struct weft_job *job)
 {

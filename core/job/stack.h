@@ -11,6 +11,15 @@ enum weft_stack_field {
   WEFT_N_STACK_FIELD
 };
 
+/* Values of fp8_weight_lifetime. */
+enum weft_fp8_lifetime {
+  WEFT_FP8_FOR_OP,
+  WEFT_FP8_FOR_MICROBATCH,
+  WEFT_FP8_FOR_STEP,
+  WEFT_FP8_ALWAYS /* software has no 16-bit weights: their bytes stand for codes of both
+                   * orientations */
+};
+
 union weft_stack {
   struct {
 #define FIELD_TEXT(name, ...) int64_t name;

@@ -39,6 +39,7 @@ weft_plan_cost (const weft_plan *plan)
     .table = plan->table,
     .deterministic = k->deterministic_mode,
     .fp8 = (enum weft_fp8_price) k->fp8_priced_as,
+    .fp8_weights = weft_job_fp8_lifetime (&plan->job),
     .drops = k->attention_priced_with_dropout,
     .fp8_attention = k->attention_priced_in_fp8,
     .loss = !k->cross_entropy_loss_fusion ? 1 : native ? plan->job.stack.loss_native_share : 0

@@ -28,6 +28,7 @@
 
 /* Name of the flat buffers with fp32 copies of the reduced gradients. */
 #define WEFT_FP32_GRADIENTS "grad_fp32"
+#define WEFT_CAST_WEIGHTS "cast_weights" /* weights that one microbatch has converted */
 
 /* The last three columns define how reports draw buffers of a kind (struct weft_report_part of
  * core/report/report.h): a letter and a colour in text, a colour on pages. */
@@ -141,7 +142,9 @@ struct weft_param {
   /* a tied copy that the gradient norm of this stage leaves out, because another stage counts the
    * weight */
   uint8_t duplicate;
-  uint32_t weight, grad;/* views of the flat buffers; WEFT_NO_BUF if only slices are kept */
+  /* views of this parameter in the flat buffers of weights and gradients; WEFT_NO_BUF if the rank
+   * stores only slices */
+  uint32_t weight, grad;
   uint64_t rows, columns; /* size of the rank's part, in elements; columns is 1 for vectors */
   uint64_t whole_rows, whole_columns; /* size of the whole tensor, in elements */
   /* not 0: the part's rows are three blocks, of rows - 2 tail, tail and tail rows (q, k and v), and
