@@ -86,8 +86,8 @@ weft_row_job *weft_row_job_new (const weft_assumptions *assumptions, const weft_
 void weft_row_job_free (weft_row_job *row);
 G_DEFINE_AUTOPTR_CLEANUP_FUNC (weft_row_job, weft_row_job_free)
 
-/* Seconds of the measured step: the printed time, or the time computed from tokens per second, from
- * FLOP/s or from their share of the specified rate; NaN if the row has none of these values. */
+/* The measured seconds of a step: the printed time, or the time computed from tokens per second,
+ * from FLOP/s or from the share of the specified rate. NaN if the row has none of these values. */
 double weft_row_job_seconds (const weft_row_job *row);
 
 /* Measured memory in bytes; NaN if the row has none. */

@@ -31,8 +31,8 @@
 gboolean weft_timeline_save (const weft_plan *plan, const weft_timeline *timeline, const char *path,
                              GError **error);
 
-/* Reads the timeline and builds the plan of its job; the caller owns both.  After an error neither
- * is set.  Compressed files are recognised by their first bytes. */
+/* Reads a timeline from a file and builds the plan of its job. The caller owns both; after an error
+ * neither is set. Compressed files are recognised by their first bytes. */
 gboolean weft_timeline_load (const char *path, weft_plan **plan, weft_timeline **timeline,
                              GError **error);
 

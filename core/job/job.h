@@ -127,17 +127,17 @@ int weft_job_sharding (const struct weft_job *job);
  * every pass. */
 enum weft_fp8_lifetime weft_job_fp8_lifetime (const struct weft_job *job);
 
-/* megatron_fsdp_unit_modules as bits 1 << enum weft_unit (unit_modules.h); default: layers, if
- * weights are sharded. *unknown (may be NULL) receives the first name that matches no module; the
- * caller frees it. */
+/* The knob megatron_fsdp_unit_modules as bits 1 << enum weft_unit (unit_modules.h). If the knob is
+ * not set: layers, if weights are sharded. *unknown (may be NULL) receives the first name that
+ * matches no module; the caller frees it. */
 uint32_t weft_job_units (const struct weft_job *job, char **unknown);
 
 /* Number of copies of the sharded state (instances). Each copy is sharded over its own group of
  * replicas. Value of num_distributed_optimizer_instances, or of dp_replicate_size. */
 int64_t weft_job_instances (const struct weft_job *job);
 
-/* weft_job_instances() for expert weights.  It is 1 with FSDP2, which shards them over all ranks
- * that hold them (NeMo Automodel, mesh dimension ep_shard). */
+/* Like weft_job_instances(), for expert weights. It is 1 with FSDP2, which shards expert weights
+ * over all ranks that hold them (NeMo Automodel, mesh dimension ep_shard). */
 int64_t weft_job_expert_instances (const struct weft_job *job);
 
 /* Expert tensor-parallel size; by default the tensor-parallel size. */
@@ -183,8 +183,9 @@ gboolean weft_job_scales_loss (const struct weft_job *job);
 /* Whether the loss scale is dynamic (Megatron-Core's DynamicGradScaler): no loss_scale is given. */
 gboolean weft_job_scales_dynamically (const struct weft_job *job);
 
-/* Whether gradients that are not finite stop the job: check_for_nan_in_grad, but never with a
- * dynamic loss scale, with which overflows are normal (Megatron-LM arguments.py). */
+/* Whether gradients that are not finite stop the job. The knob check_for_nan_in_grad sets this.
+ * With a dynamic loss scale the result is always FALSE, because overflows are then normal
+ * (Megatron-LM arguments.py). */
 gboolean weft_job_checks_nan (const struct weft_job *job);
 
 /* What the backward pass recomputes. recompute_granularity sets it, or activation_checkpointing:
@@ -199,8 +200,9 @@ struct weft_job_recompute {
 };
 struct weft_job_recompute weft_job_recompute (const struct weft_job *job);
 
-/* recompute_modules (names separated by commas or blanks) as bits 1 << enum weft_recompute_module.
- * `unknown` receives the first invalid name (the caller frees it), or NULL. */
+/* The knob recompute_modules (names separated by commas or blanks) as bits 1 << enum
+ * weft_recompute_module. `unknown` receives the first invalid name (the caller frees it), or
+ * NULL. */
 uint32_t weft_job_modules (const struct weft_job *job, char **unknown);
 
 /* Whether gradients are reduced after every microbatch instead of once per step. */

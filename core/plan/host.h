@@ -80,11 +80,12 @@ void weft_host_clock_clear (struct weft_host_clock *clock);
 typedef double (*weft_host_end) (void *user, uint32_t op);
 
 /* Whether the time at which the host issues `op` is known. TRUE: *date is that time, in seconds
- * from the begin of the step. Begins segments as far as the ends of awaited ops are known. */
+ * from the begin of the step. This function also begins all launch segments whose awaited ops have
+ * ended. */
 gboolean weft_host_issues (const weft_host *host, struct weft_host_clock *clock, uint32_t op,
                            weft_host_end end, void *user, double *date);
 
-/* Launch wait: seconds in which the compute lane was idle and its next op was ready, but not yet
- * issued. `begin` and `end` are a rank's timeline, in seconds by op. */
+/* The launch wait of a rank in seconds: the time in which its compute lane was idle and the next op
+ * was ready, but not yet issued. `begin` and `end` are the rank's timeline, in seconds by op. */
 double weft_host_waited (const weft_host *host, const weft_program *program, const double *begin,
                          const double *end);

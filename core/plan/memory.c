@@ -137,8 +137,9 @@ enum readiness {
   READY       /* readiness without added dependencies */
 };
 
-/* The number of lanes on which an op of the gap may still run when `op` starts. This is the inner
- * loop of the planner, without branches so that compilers vectorise it. */
+/* The number of lanes on which an op that uses the bytes of the gap may still run when `op` starts.
+ * This is the inner loop of the memory planner; it has no branches, so that compilers vectorise
+ * it. */
 static int
 lanes_that_run (const struct planner *m, const struct gap *gap, uint32_t op)
 {

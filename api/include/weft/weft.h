@@ -76,9 +76,9 @@ typedef struct weft_error_text {
 
 typedef struct weft_open_job weft_job;
 
-/* Arguments as on the command line of `weft train`: a job file, flags, or both; flags override the
- * file: { "job.ini", "--gpus", "2", "--overlap-grad-reduce" }. The topology is cpu unless the
- * arguments set another one. */
+/* Opens a job. The words are arguments as on the command line of `weft train`: a job file, flags,
+ * or both; flags override the file: { "job.ini", "--gpus", "2", "--overlap-grad-reduce" }. The
+ * topology is cpu unless the arguments set another one. */
 WEFT_API weft_job *weft_job_open (size_t n, const char *const *words, weft_error *error);
 WEFT_API void weft_job_close (weft_job *job);
 
@@ -118,8 +118,8 @@ WEFT_API bool weft_job_predict (const weft_job *job, const char *executor, weft_
 
 /* ------------------------------------------------------------------------- data */
 
-/* Sequences of a token file in the order in which `weft train` reads them. Formats: text (bytes are
- * tokens), nanoGPT and llm.c .bin, Megatron .idx and .bin. */
+/* The sequences of a token file, in the order in which `weft train` reads them. Formats of the
+ * file: text (each byte is a token), .bin of nanoGPT and llm.c, .idx and .bin of Megatron. */
 typedef struct weft_open_batches weft_batches;
 
 /* Opens a token file. Sequences are read in file order; with `shuffle`, in an order drawn from the
@@ -128,13 +128,15 @@ WEFT_API weft_batches *weft_batches_open (const weft_job *job, const char *path,
                                           bool shuffle, weft_error *error);
 WEFT_API void weft_batches_close (weft_batches *batches);
 
-/* Reads the global batch that begins `position` sequences after the first: step i of a run reads
- * position i * global_batch_size. `tokens` must hold (global_batch_size, seq_length + 1) ids. */
+/* Reads the global batch that begins at sequence `position`, counted from 0: step i of a run reads
+ * position i * global_batch_size. `tokens` must have room for (global_batch_size, seq_length + 1)
+ * ids. */
 WEFT_API bool weft_batches_read (weft_batches *batches, uint64_t position, int32_t *tokens,
                                  weft_error *error);
 
-/* Reads the part of the global batch at `position` that is the input of weft_module_forward() for
- * microbatch `micro`: (replicas, micro_batch_size, seq_length + 1) ids. */
+/* Reads a part of the global batch that begins at sequence `position`: the input of
+ * weft_module_forward() for microbatch `micro`, (replicas, micro_batch_size, seq_length + 1)
+ * ids. */
 WEFT_API bool weft_batches_read_micro (weft_batches *batches, uint64_t position, uint32_t micro,
                                        int32_t *tokens, weft_error *error);
 
@@ -176,8 +178,8 @@ WEFT_API bool weft_module_forward (weft_module *module, const int32_t *tokens, w
 WEFT_API bool weft_module_backward (weft_module *module, weft_error *error);
 
 /* Runs all microbatches of all stages in the order of the pipeline schedule, on the
- * (global_batch_size, seq_length + 1) ids of a whole batch. All backwards but the last count as
- * inside no_sync. */
+ * (global_batch_size, seq_length + 1) ids of a whole batch. Gradients are handled as if all
+ * backwards but the last were inside no_sync. */
 WEFT_API bool weft_module_forward_backward (weft_module *module, const int32_t *tokens,
                                             weft_error *error);
 
@@ -189,15 +191,17 @@ WEFT_API bool weft_module_forward_backward (weft_module *module, const int32_t *
 WEFT_API bool weft_module_no_sync_begin (weft_module *module, weft_error *error);
 WEFT_API bool weft_module_no_sync_end (weft_module *module, weft_error *error);
 
-/* Launches the gradient collectives that have not been launched: all of them without
- * overlap_grad_reduce, none with it (the last backward launched them). */
+/* Launches the gradient collectives that have not been launched yet. Without overlap_grad_reduce
+ * these are all collectives. With overlap_grad_reduce the last backward has launched all of them,
+ * and this call launches none. */
 WEFT_API bool weft_module_start_grad_sync (weft_module *module, weft_error *error);
 
 /* Waits for all gradient collectives and accumulates gradient shards. */
 WEFT_API bool weft_module_finish_grad_sync (weft_module *module, weft_error *error);
 
-/* Completes gradients in Megatron-Core's order: finish_grad_sync if it was not called, all-reduce
- * of a tied embedding over first and last stage, division by the token count. */
+/* Completes the gradients, in the order of Megatron-Core: calls finish_grad_sync if the caller has
+ * not, all-reduces the gradient of a tied embedding over first and last stage, and divides by the
+ * token count. */
 WEFT_API bool weft_module_finalize_model_grads (weft_module *module, weft_error *error);
 
 /* Multiplies every gradient buffer of every rank by `factor`. Allowed between finish_grad_sync and
@@ -218,8 +222,9 @@ typedef struct weft_step_result {
   uint64_t large;
 } weft_step_result;
 
-/* Ends the step: gradient norm, clipping (clip_grad of the job), AdamW, and those parameter
- * all-gathers that the next forward does not launch. `out` may be NULL. */
+/* Ends the step: computes the gradient norm, clips gradients (clip_grad of the job), updates
+ * parameters with AdamW, and gathers those parameters that the next forward does not gather itself.
+ * `out` may be NULL. */
 WEFT_API bool weft_module_step (weft_module *module, const weft_adam *adam, weft_step_result *out,
                                 weft_error *error);
 
@@ -280,8 +285,9 @@ WEFT_API bool weft_state_dict_read (weft_state_dict *dict, size_t i, uint64_t fi
 WEFT_API bool weft_state_dict_read_grad (weft_state_dict *dict, size_t i, uint64_t first,
                                          uint64_t n, float *out, weft_error *error);
 
-/* Address of a tensor in the memory of a rank: `elements` of `dtype`. The caller may write to it
- * only with keep_vars. NULL if the rank does not have the tensor, or has only slices of it. */
+/* The address of a tensor in the memory of a rank, which has `elements` elements of type `dtype`
+ * there. The caller may write to this memory only if keep_vars is TRUE. NULL if the rank does not
+ * have the tensor, or has only slices of it. */
 WEFT_API void *weft_state_dict_data (weft_state_dict *dict, size_t i, uint32_t rank);
 
 typedef struct weft_given_tensor {
@@ -290,19 +296,21 @@ typedef struct weft_given_tensor {
   const float *data;
 } weft_tensor;
 
-/* Copies tensors into the weights of all ranks that hold them and into the fp32 masters, so the
- * next step continues from them; the moments of Adam stay. strict: unless the names are exactly
- * those of the model, nothing changes and the error lists unknown and missing names. Otherwise
- * tensors with known names are copied, and `error` (with WEFT_STATUS_DONE) lists the other names. A
- * wrong shape is always an error. Only between steps. */
+/* Copies tensors into the weights of all ranks that hold them and into the fp32 masters, so that
+ * the next step continues from these values. The moments of Adam do not change. With `strict`, the
+ * names must be exactly those of the model; otherwise nothing changes and the error lists unknown
+ * and missing names. Without `strict`, tensors with known names are copied, and `error` (with
+ * WEFT_STATUS_DONE) lists the other names. A wrong shape is always an error. Allowed only between
+ * steps. */
 WEFT_API bool weft_module_load_state_dict (weft_module *module, const weft_tensor *tensors,
                                            size_t n, bool strict, weft_error *error);
 
 /* ------------------------------------------------------------------------ files */
 
-/* Writes a checkpoint as `weft train` does; a module or `weft train` can resume it with any
- * strategy. `position` and `seed` are those of the batches. DIR/step-N appears complete or not at
- * all; the `keep` newest checkpoints stay, 0 keeps all. Only between steps. */
+/* Writes a checkpoint as `weft train` does. A module or `weft train` can resume from it with any
+ * strategy. `position` and `seed` are those of the batches. The folder DIR/step-N appears complete
+ * or not at all. The `keep` newest checkpoints are kept, 0 keeps all. Allowed only between
+ * steps. */
 WEFT_API bool weft_module_save_checkpoint (weft_module *module, const char *dir, uint32_t keep,
                                            uint64_t position, uint64_t seed, weft_error *error);
 
