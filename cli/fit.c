@@ -17,7 +17,7 @@ struct ask {
 
 enum { MOST_ROUNDS = 8, FILE_EVERY = 10 * G_USEC_PER_SEC };
 
-/* Prints a line of progress; in a file only now and then. */
+/* Prints a line of progress. In a file, lines are printed only every few seconds. */
 static void
 show_progress (void *user, const char *what, uint32_t done, uint32_t of)
 {
@@ -178,7 +178,7 @@ print_json (const weft_constants *constants, const weft_fit *fit)
 
 /* --------------------------------------------------------------------------- command */
 
-/* Writes the values of constants that rows depend on. */
+/* Writes the fitted values of those constants that any row depends on. */
 static gboolean
 update_files (const weft_constants *constants, const weft_fit *fit, GError **error)
 {

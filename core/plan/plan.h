@@ -93,7 +93,7 @@ G_DEFINE_AUTOPTR_CLEANUP_FUNC (weft_plan, weft_plan_free)
 void weft_plan_price (weft_plan *plan, const union weft_cluster_fields *cluster,
                       const union weft_stack *stack);
 
-/* Runs all proofs of check.h again. */
+/* Runs all proofs of check.h on a plan again. */
 gboolean weft_plan_check (const weft_plan *plan, GError **error);
 
 /* GPU bytes that libraries allocate outside the arena, from the stack's values for context,
@@ -127,7 +127,7 @@ uint64_t weft_plan_worst_bytes (const weft_plan *plan);
  * lower bound for any placement of buffers. */
 uint64_t weft_plan_least_bytes (const weft_plan *plan);
 
-/* Planned bytes of the host pools of all ranks on the fullest node. */
+/* Planned bytes of the host pools of all ranks of the node that needs most. */
 uint64_t weft_plan_host_bytes (const weft_plan *plan);
 
 /* Whether the host pools fit in the host memory of every node. */
