@@ -72,9 +72,9 @@ uint32_t weft_moe_add (struct weft_step *s, const char *name, uint32_t a, uint32
  * `prob`. */
 void weft_moe_sort (struct weft_step *s, struct weft_saved *saved, uint32_t prob);
 
-/* A tensor whose entries are sent to experts as rows. The tensor has `things` entries. Every entry
- * is sent as `each` rows of `columns` elements. weft_rows_tokens() returns this description for
- * tokens, weft_rows_weights() for router weights. */
+/* A tensor that is sent to experts as rows: tokens, or router weights. The tensor consists of
+ * `things` entries. Every entry is sent as `each` rows of `columns` elements. weft_rows_tokens()
+ * returns this description for tokens, weft_rows_weights() for router weights. */
 struct weft_move {
   const char *name;
   uint64_t things, columns, each;
@@ -82,11 +82,11 @@ struct weft_move {
 struct weft_move weft_rows_tokens (const struct weft_step *s, const char *name);
 struct weft_move weft_rows_weights (const struct weft_step *s, const char *name);
 
-/* Rows of tokens (or router weights) on their way to experts and back. Each function returns a new
- * buffer, or x if nothing needs to change. pack: copies entries to rows in the order of experts.
- * go: sends rows to the ranks of their experts. arrive: groups the received rows by expert. leave:
- * reverses arrive, and groups rows by source rank. return: sends rows back to their source ranks.
- * unpack: adds the rows of each entry. */
+/* Functions that send tokens (or router weights) to experts and back. Each function returns a new
+ * buffer, or x if nothing needs to change. pack: copies each token to its rows, in the order of
+ * experts. go: sends rows to the ranks of their experts. arrive: groups the received rows by
+ * expert. leave: reverses arrive, and groups rows by source rank. return: sends rows back to their
+ * source ranks. unpack: adds the rows of each token. */
 uint32_t weft_rows_pack (struct weft_step *s, const struct weft_saved *saved, struct weft_move m,
                          uint32_t x);
 uint32_t weft_rows_go (struct weft_step *s, const struct weft_saved *saved, struct weft_move m,

@@ -16,7 +16,9 @@ struct weft_sum {
   /* Canonical order. */
   /* nodes of the tree of additions that have not been added to their siblings yet */
   GArray *held;
-  uint32_t pieces;  /* number of leaves for weft_sum_new_pieces(); 0: every microbatch is a leaf */
+  /* if this sum adds pieces of a microbatch (weft_sum_new_pieces()): number of its leaves; 0: every
+   * microbatch is a leaf */
+  uint32_t pieces;
   enum weft_group_kind sequence; /* group of ranks that have other parts of the same sequences */
   /* for experts: number of slices to be added, one per replica; for other tensors: 0 */
   uint32_t sources;
@@ -53,8 +55,9 @@ struct weft_bucket_state {
 /* State of a launch group: buckets whose collectives are one launch. */
 struct weft_group_state {
   uint32_t n_param;
-  /* n_ready: number of complete gradients so far; n_due: number of gradients. FSDP units count per
-   * microbatch, other buckets per step */
+  /* n_ready: number of gradients that are complete so far; n_due: number of gradients that must be
+   * complete. For FSDP units both count gradients of one microbatch, for other launch groups
+   * gradients of the whole step */
   uint32_t n_ready, n_due;
   gboolean launched;       /* TRUE: the reduction of gradients was launched, or is not needed */
   /* TRUE: the kernels that convert newly gathered weights (fp8 copies) have been appended */
@@ -62,7 +65,7 @@ struct weft_group_state {
   /* TRUE: recompute does not read the unit any more, and the next all-gather of another unit
    * reshards it */
   gboolean idle;
-  /* number of the pass (cell and direction) that read the unit last: fsdp.c */
+  /* number of the pass (forward or backward of a cell) that read the unit last: fsdp.c */
   uint32_t entered;
 };
 

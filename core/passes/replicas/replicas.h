@@ -108,7 +108,8 @@ uint32_t weft_replicas_reduced_head (struct weft_step *s);
  * gather. */
 void weft_replicas_gather_weights (struct weft_step *s);
 
-/* Return the buffers with this rank's slice of the gradients, and of the weights, of bucket k. */
+/* weft_bucket_gradients() returns the buffer with this rank's slice of the gradients of bucket k,
+ * weft_bucket_weights() the buffer with its slice of the weights. */
 uint32_t weft_bucket_gradients (const struct weft_step *s, uint32_t k);
 uint32_t weft_bucket_weights (const struct weft_step *s, uint32_t k);
 
