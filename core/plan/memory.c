@@ -2,7 +2,8 @@
 #include "core/plan/fit.h"
 #include <string.h>
 
-/* Free bytes, and for each lane the number of its ops that must end before the bytes are reused. */
+/* A range of free bytes. until[lane]: number of ops of the lane that must end before the bytes are
+ * reused. */
 struct gap {
   uint64_t from, to;
   uint32_t until[WEFT_N_LANE];
@@ -121,7 +122,7 @@ find_last_uses (struct planner *m)
         m->last_use[weft_buf_owner (p, p->uses[u].buf)].until[p->op[op].lane] = p->pos[op] + 1;
 }
 
-/* The op of a lane that must end last before the bytes of a gap are reused; WEFT_NO_OP: none. */
+/* The last op of a lane that must end before the bytes of a gap are reused; WEFT_NO_OP: none. */
 static uint32_t
 last_op (const struct planner *m, const struct gap *gap, int lane)
 {
@@ -136,8 +137,9 @@ enum readiness {
   READY       /* readiness without added dependencies */
 };
 
-/* The number of lanes on which an op of the gap may still run when `op` starts. This is the inner
- * loop of the planner, without branches so that compilers vectorise it. */
+/* The number of lanes on which an op that uses the bytes of the gap may still run when `op` starts.
+ * This is the inner loop of the memory planner; it has no branches, so that compilers vectorise
+ * it. */
 static int
 lanes_that_run (const struct planner *m, const struct gap *gap, uint32_t op)
 {

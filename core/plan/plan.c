@@ -545,7 +545,7 @@ weft_plan_reserved_bytes (const weft_plan *plan, uint32_t role)
   return bytes;
 }
 
-/* Bytes of the weights and masters that a rank stores. */
+/* Bytes of the weights and fp32 master weights that a rank stores. */
 static uint64_t
 kept_weights (const weft_program *p)
 {

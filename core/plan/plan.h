@@ -39,6 +39,7 @@ weft_plan_cost (const weft_plan *plan)
     .table = plan->table,
     .deterministic = k->deterministic_mode,
     .fp8 = (enum weft_fp8_price) k->fp8_priced_as,
+    .fp8_weights = weft_job_fp8_lifetime (&plan->job),
     .drops = k->attention_priced_with_dropout,
     .fp8_attention = k->attention_priced_in_fp8,
     .loss = !k->cross_entropy_loss_fusion ? 1 : native ? plan->job.stack.loss_native_share : 0
@@ -92,7 +93,7 @@ G_DEFINE_AUTOPTR_CLEANUP_FUNC (weft_plan, weft_plan_free)
 void weft_plan_price (weft_plan *plan, const union weft_cluster_fields *cluster,
                       const union weft_stack *stack);
 
-/* Runs all proofs of check.h again. */
+/* Runs all proofs of check.h on a plan again. */
 gboolean weft_plan_check (const weft_plan *plan, GError **error);
 
 /* GPU bytes that libraries allocate outside the arena, from the stack's values for context,
@@ -126,7 +127,7 @@ uint64_t weft_plan_worst_bytes (const weft_plan *plan);
  * lower bound for any placement of buffers. */
 uint64_t weft_plan_least_bytes (const weft_plan *plan);
 
-/* Planned bytes of the host pools of all ranks on the fullest node. */
+/* Planned bytes of the host pools of all ranks of the node that needs most. */
 uint64_t weft_plan_host_bytes (const weft_plan *plan);
 
 /* Whether the host pools fit in the host memory of every node. */

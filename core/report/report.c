@@ -66,7 +66,7 @@ covered (const GArray *spans)
   return sum;
 }
 
-/* Seconds that are covered by both of two merged lists of intervals. */
+/* Seconds that are covered by both of two lists of merged intervals. */
 static double
 common (const GArray *a, const GArray *b)
 {

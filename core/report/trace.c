@@ -57,7 +57,7 @@ is_timed (const struct trace *tr, uint32_t row, uint32_t op)
  * remaining members share the last row. */
 enum { MOST_ROWS = 16 };
 
-/* Index of an op in its group of transfers, which start and end together. */
+/* The position, from 0, of an op in its group of transfers, which start and end together. */
 static uint32_t
 place_in_group (const weft_program *p, uint32_t op)
 {
@@ -229,7 +229,7 @@ write_phase (struct trace *tr, uint32_t row, uint32_t start, uint32_t stop)
   g_string_append_c (out, '}');
 }
 
-/* Writes the phases of a row, which are nested. */
+/* Writes the timed phases of a row as slices. Phases may be nested. */
 static void
 write_phases (struct trace *tr, uint32_t row)
 {

@@ -20,9 +20,10 @@ struct weft_grid;
 struct weft_grid_spec {
   enum weft_schedule schedule;
   uint32_t n_ranks;
-  uint32_t n_chunks; /* virtual_pipeline_model_parallel_size; 0: the schedule's own number */
+  /* virtual_pipeline_model_parallel_size of the job; 0: the schedule sets the number */
+  uint32_t n_chunks;
   uint32_t n_micro;
-  uint32_t group;        /* microbatch_group_size_per_vp_stage; 0: n_ranks */
+  uint32_t group;        /* microbatch_group_size_per_vp_stage of the job; 0: n_ranks */
   /* number of additional warm-up forwards; with them, a later forward and the backward after it are
    * independent and can run as a pair */
   uint32_t extra_warmup;
@@ -51,7 +52,7 @@ enum weft_in_flight {
   WEFT_IN_FLIGHT_ALL,
 };
 
-/* Which pass creates the transfers between stages. */
+/* Which pass creates the transfers between pipeline stages. */
 enum weft_schedule_exchange {
   WEFT_EXCHANGE_FREE,    /* each transfer is launched separately (exchange_free.c) */
   /* transfers are launched as in Megatron-Core's own schedules (exchange.c) */

@@ -12,6 +12,6 @@ struct weft_stream {
   uint32_t barrier;
 };
 
-/* Whether the next op of a lane must wait for the newest begin or end of a timed phase
+/* Whether the next op of `lane` must wait for the newest begin or end of a timed phase
  * (timers.c). */
 gboolean weft_timer_holds (const struct weft_step *s, enum weft_lane lane);
