@@ -74,8 +74,8 @@ struct weft_coll_shape {
   /* cluster of the fabric; the cluster must outlive the shape */
   const struct weft_cluster *cluster;
   uint32_t n_load, n_next;
-  /* next: loads of a shift, in which each rank sends to the next; all flows of a shift count as way
-   * 0 */
+  /* next: loads of links in a shift, in which each rank sends to the next rank; the flows of a
+   * shift are counted as way 0 */
   struct weft_load *load, *next;
 };
 

@@ -62,8 +62,8 @@ void weft_coll_terms_of (const struct weft_coll_shape *s, const union weft_stack
                          enum weft_protocol protocol, const double bytes[WEFT_MAX_WAYS],
                          struct weft_coll_terms *terms);
 
-/* Bytes that one byte of a flow's data occupies on a link. They include the flags of the protocol,
- * and for flows between nodes the loss by collisions. */
+/* Bytes that one byte of a flow's data occupies on a link. This factor includes the flags of the
+ * protocol. For flows between nodes, it also includes the slowdown by collisions at switches. */
 double weft_coll_wire (const struct weft_coll_shape *s, enum weft_protocol protocol, uint32_t way);
 
 /* Seconds that a rank waits for each chunk that it receives and passes on to the next rank. */

@@ -208,7 +208,8 @@ name_groups (struct weft_layout *l, const struct weft_layout_launch *how, uint32
 static void
 name_units (struct weft_layout *l, uint32_t chunk, const struct weft_layout_param *param)
 {
-  /* group[0]: launch group of the unit's dense buckets; group[1]: of its expert buckets */
+  /* group[0]: launch group of an FSDP unit's dense buckets; group[1]: launch group of the unit's
+   * expert buckets */
   uint32_t unit = WEFT_NO_UNIT, group[2] = { NO_GROUP, NO_GROUP };
 
   for (uint32_t k = 0; k < l->n_bucket; k++)

@@ -144,5 +144,6 @@ struct weft_layout_launch {
 void weft_layout_group (struct weft_layout *layout, const struct weft_layout_launch *how,
                         uint32_t n_chunks, const struct weft_layout_param *param);
 
-/* Megatron-Core's default bucket_size: max(40e6, 1e6 x group) elements. */
+/* Megatron-Core's default bucket_size in elements: max(40e6, 1e6 x group), where `group` is the
+ * number of ranks that reduce a bucket. */
 uint64_t weft_layout_default_threshold (uint32_t group);

@@ -140,8 +140,8 @@ weft_mesh_expert_slots (const struct weft_mesh *m)
   return weft_mesh_expert_replicas (m) / m->expert_instances * m->outer_slices;
 }
 
-/* Number of the optimizer slice that a rank owns. `place` is the rank's index in group dp; for
- * slices of experts, its index in group edp. */
+/* Number of the optimizer slice that a rank owns. `place` is the rank's index in group dp, and for
+ * slices of expert weights the rank's index in group edp. */
 static inline uint32_t
 weft_mesh_slot (const struct weft_mesh *m, uint32_t place)
 {

@@ -113,11 +113,11 @@ struct weft_buf {
   uint32_t base;
   uint16_t name, layer, micro;
   uint8_t kind, pool, dtype, permanent;
-  /* group kind, or 0: each op uses only this rank's slice of the buffer, one of as many equal
-   * slices as the group has ranks */
+  /* shard: kind of a group, or 0. If set, each op that uses the buffer accesses only this rank's
+   * slice, and the slices have equal size: one for each rank of the group */
   uint8_t shard;
-  /* group kind, or 0: the buffer is this rank's slice of a tensor, which is as many times larger as
-   * the group has ranks */
+  /* slice: kind of a group, or 0. If set, the buffer is this rank's slice of a larger tensor, which
+   * has one slice for each rank of the group */
   uint8_t slice;
 };
 _Static_assert (sizeof (struct weft_buf) == 40, "a buffer is 40 bytes");
@@ -147,8 +147,8 @@ struct weft_param {
   uint32_t weight, grad;
   uint64_t rows, columns; /* size of the rank's part, in elements; columns is 1 for vectors */
   uint64_t whole_rows, whole_columns; /* size of the whole tensor, in elements */
-  /* not 0: the part's rows are three blocks, of rows - 2 tail, tail and tail rows (q, k and v), and
-   * each block is cut separately */
+  /* tail: if not 0, the part's rows are three blocks of rows - 2 tail, tail and tail rows ([q | k |
+   * v], or [gate | up] without a first block), and ranks divide each block separately */
   uint64_t tail;
   /* for expert weights: rows of one expert, each cut as cut.h defines; otherwise 0 */
   uint64_t block;

@@ -34,8 +34,8 @@ gboolean weft_param_segment (const struct weft_param *param, uint64_t first, uin
  * slice. Element i of a part has index i in the part's buffers, with two exceptions: index part + i
  * in device weights, and index first - flat + i in buffers marked as shards. */
 struct weft_slice {
-  /* first, n: the updated elements; flat: first element of the bucket or shard that contains these
-   * elements */
+  /* flat: index of the first element of the bucket or shard that contains the updated elements;
+   * first, n: the updated elements */
   uint64_t first, n, flat;
   uint64_t part;           /* offset of the updated elements in the rank's slice of the bucket */
   /* buffer numbers; master is WEFT_NO_BUF if the weights are fp32 */

@@ -322,8 +322,8 @@ weft_gathers_expert_rows (const struct weft_step *s)
   return s->canonical && s->mesh->ep * s->mesh->etp < s->mesh->tp;
 }
 
-/* Attention window of the current layer: the number of keys up to a query that attention reads. 0:
- * all keys. */
+/* Attention window of the current layer: the number of keys that a query can read, counted back
+ * from the query's own position. 0: all earlier keys. */
 uint64_t weft_layer_window (const struct weft_step *s);
 
 /* Shape of the current layer's attention kernel over whole sequences. */

@@ -176,9 +176,9 @@ weft_layer_attention (struct weft_step *s, struct weft_saved *saved)
   keep_own (s, saved);
 }
 
-/* Appends the backward of the q and k norms. Their weight gradients are sums over all heads, so
- * each tensor parallel rank has a partial sum. Partial sums are all-reduced as those over rows are
- * in norm.c. */
+/* Appends the backward of the norms of queries and keys. The gradient of such a norm's weight is a
+ * sum over all heads, so each tensor parallel rank has a partial sum. These partial sums are added
+ * over the ranks like the partial sums over rows in norm.c. */
 static void
 head_norm_backward (struct weft_step *s, const struct weft_saved *saved, uint32_t dqkv)
 {

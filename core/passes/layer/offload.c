@@ -24,7 +24,7 @@ struct offloaded {
 };
 
 struct weft_offload_part {
-  uint32_t n;                  /* number of offloaded layers */
+  uint32_t n;                  /* n: number of layers whose activations are offloaded */
   struct offloaded *offloaded; /* [n_micro][n] */
   /* with cpu_offloading_double_buffering: two permanent sets of buffers. Layers that are copied
    * back from the host use the sets in turn */

@@ -208,7 +208,7 @@ reduce_tied (struct weft_step *s, uint32_t param)
 static void
 divide_by_tokens (struct weft_step *s, uint32_t tied_reduced)
 {
-  /* place of the last stage, which has the output layer, in the pipeline grid */
+  /* rank and model chunk of the last stage, which has the output layer: rank * n_chunks + chunk */
   uint32_t place = s->grid->place[s->grid->n_stages - 1];
   struct weft_op row = { .kind = WEFT_OP_BROADCAST,
                          .group = WEFT_GROUP_PP,
@@ -285,7 +285,7 @@ static void
 wait_for_finalize (struct weft_step *s, uint32_t k, uint32_t tied, uint32_t tied_reduced)
 {
   weft_wait_for_shared_gradients (s);
-  /* no earlier op has waited for the all-to-all of the bucket */
+  /* no op has waited for the all-to-all of bucket k yet */
   if (weft_bucket_is_exchanged (s, k))
     weft_build_dep (s->b, weft_bucket_reduced (s, k));
   if (tied != WEFT_NO_PARAM && s->params->layout.place[tied].bucket == k)

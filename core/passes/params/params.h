@@ -101,9 +101,10 @@ struct weft_shard_rule {
   gboolean overwrites;
 };
 
-/* build: lists the tensors, lays out their flat buffers and creates views. publish: writes the
- * tensors into the program; the caller calls it after the functions of replicas/ have created their
- * buffers. end: frees the state of params/. */
+/* weft_params_build() lists the tensors, lays out their flat buffers and creates views.
+ * weft_params_publish() writes the tensors into the program; the caller calls it after the
+ * functions of replicas/ have created their buffers. weft_params_end() frees the state of
+ * params/. */
 void weft_params_build (struct weft_step *s);
 void weft_params_publish (struct weft_step *s);
 void weft_params_end (struct weft_step *s);

@@ -21,9 +21,10 @@ void weft_pipeline_end (struct weft_step *s);
  * kernels that run during the transfers: delayed weight gradients. */
 void weft_exchange (struct weft_step *s, uint32_t i, weft_kernels *beside);
 
-/* A cell is a forward or backward pass of a microbatch. take: returns the input of a cell,
- * converted to the dtype of kernels. output: returns the output of a cell. hand_over: stores `x` as
- * the output of a cell, which the next stage on this rank reads, or which a send transmits. */
+/* A cell is a forward or backward pass of a microbatch. weft_exchange_take() returns the input of a
+ * cell, converted to the dtype of kernels. weft_exchange_output() returns the output of a cell.
+ * weft_exchange_hand_over() stores `x` as the output of a cell, which the next stage on this rank
+ * reads, or which a send transmits. */
 uint32_t weft_exchange_take (struct weft_step *s, const struct weft_cell *cell);
 uint32_t weft_exchange_output (const struct weft_step *s, const struct weft_cell *cell);
 void weft_exchange_hand_over (struct weft_step *s, const struct weft_cell *cell, uint32_t x);

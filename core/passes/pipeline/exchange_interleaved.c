@@ -175,8 +175,8 @@ exchange_aside (struct weft_step *s, struct weft_slots *all, gboolean forward)
   gboolean flush = s->strategy->overlap_p2p_comm_warmup_flush;
   uint32_t k = newest (slots);
   gboolean waits = is_alone (all, slots, k) && !flush;
-  /* TRUE: with the warm-up flush, the input of the rank's next pass was received before the current
-   * pass was computed */
+  /* TRUE: the input of the rank's next pass was received before the current pass was computed
+   * (overlap_p2p_comm_warmup_flush) */
   gboolean ahead = flush && !slots->leads && is_alone (all, slots, k);
 
   weft_exchange_begin (s, waits ? WEFT_POST_EACH : WEFT_POST_ASIDE);

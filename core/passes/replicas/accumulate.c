@@ -14,7 +14,8 @@
 #include "core/passes/replicas/buckets.h"
 
 struct node {
-  uint32_t first, n; /* range of leaves: microbatches, or pieces of one microbatch */
+  /* first, n: range of leaves, which are microbatches, or pieces of one microbatch */
+  uint32_t first, n;
   uint32_t buf;
 };
 
@@ -35,10 +36,11 @@ weft_head_has_own_sum (const struct weft_step *s)
          weft_step_has_head (s);
 }
 
-/* For canonical order: sets the group of ranks that share sequences, and the number of slices of an
- * expert's gradient. An expert may receive tokens of a part of a sequence, of a whole sequence, or
- * of several replicas. There is one slice for each replica. If gradients are reduced in every
- * microbatch, all tokens of a microbatch form one node of the tree of additions. */
+/* For canonical order: sets how an expert's gradient is summed. An expert may receive tokens of a
+ * part of a sequence, of a whole sequence, or of several replicas. Sets the group of ranks that
+ * share sequences, and the number of slices of the gradient: one for each replica. If gradients are
+ * reduced in every microbatch, all tokens of a microbatch form one node of the tree of
+ * additions. */
 static void
 keep_sources (struct weft_step *s, struct weft_sum *sum)
 {
@@ -70,7 +72,7 @@ weft_sums_build (struct weft_step *s)
   if (!weft_head_has_own_sum (s))
     return;
   uint64_t n = s->replicas->sum[weft_params_of_end (s, WEFT_EMBED_WEIGHT)].n;
-  if (s->sharding->shard_grads) /* FSDP: a tied head has a separate bucket */
+  if (s->sharding->shard_grads) /* the tied output layer has its own bucket */
     return;
   uint32_t main = weft_step_permanent (s, WEFT_BUF_GRADIENTS, s->grad_dtype, n, "head_gradients");
   weft_sum_start (weft_head_sum (s), main, n, WEFT_LANE_GPU);

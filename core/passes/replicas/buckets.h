@@ -16,7 +16,9 @@ struct weft_sum {
   /* Canonical order. */
   /* nodes of the tree of additions that have not been added to their siblings yet */
   GArray *held;
-  uint32_t pieces;  /* number of leaves for weft_sum_new_pieces(); 0: every microbatch is a leaf */
+  /* if this sum adds pieces of a microbatch (weft_sum_new_pieces()): number of its leaves; 0: every
+   * microbatch is a leaf */
+  uint32_t pieces;
   enum weft_group_kind sequence; /* group of ranks that have other parts of the same sequences */
   /* for experts: number of slices to be added, one per replica; for other tensors: 0 */
   uint32_t sources;
@@ -53,8 +55,9 @@ struct weft_bucket_state {
 /* State of a launch group: buckets whose collectives are one launch. */
 struct weft_group_state {
   uint32_t n_param;
-  /* n_ready: number of complete gradients so far; n_due: number of gradients. FSDP units count per
-   * microbatch, other buckets per step */
+  /* n_ready: number of gradients that are complete so far; n_due: number of gradients that must be
+   * complete. For FSDP units both count gradients of one microbatch, for other launch groups
+   * gradients of the whole step */
   uint32_t n_ready, n_due;
   gboolean launched;       /* TRUE: the reduction of gradients was launched, or is not needed */
   /* TRUE: the kernels that convert newly gathered weights (fp8 copies) have been appended */
@@ -62,7 +65,7 @@ struct weft_group_state {
   /* TRUE: recompute does not read the unit any more, and the next all-gather of another unit
    * reshards it */
   gboolean idle;
-  /* number of the pass (cell and direction) that read the unit last: fsdp.c */
+  /* number of the pass (forward or backward of a cell) that read the unit last: fsdp.c */
   uint32_t entered;
 };
 
@@ -144,17 +147,17 @@ void weft_sum_start (struct weft_sum *sum, uint32_t main, uint64_t n, enum weft_
 /* Adds buffer `leaf`, the reduced gradient of the current microbatch, to a sum of slices. */
 void weft_sum_add (struct weft_step *s, struct weft_sum *sum, uint32_t leaf);
 
-/* begin: returns the operand into which a kernel writes the gradient of the current microbatch.
- * end: adds this gradient to the sum over microbatches. */
+/* weft_sum_begin() returns the operand into which a kernel writes the gradient of the current
+ * microbatch. weft_sum_end() adds this gradient to the sum over microbatches. */
 struct weft_use weft_sum_begin (struct weft_step *s, struct weft_sum *sum);
 void weft_sum_end (struct weft_step *s, struct weft_sum *sum, struct weft_use grad);
-/* sets the buffer for the total over all microbatches */
+/* sets the buffer that receives the total over all microbatches */
 void weft_sum_place (struct weft_sum *sum, uint32_t total);
 
-/* For strategies that add gradients of microbatches without weft_sum_begin(). sources: returns the
- * operand into which a kernel writes its gradient. This is `to`, or a new buffer if the sum has a
- * slice for each source replica. join_sources: adds these slices into `to`; must be called after
- * the kernel has been appended. */
+/* For strategies that add gradients of microbatches without weft_sum_begin(). weft_sum_sources()
+ * returns the operand into which a kernel writes its gradient: `to`, or a new buffer if the sum has
+ * a slice for each source replica. weft_sum_join_sources() adds these slices into `to`; it must be
+ * called after the kernel has been appended. */
 struct weft_use weft_sum_sources (struct weft_step *s, const struct weft_sum *sum,
                                   struct weft_use to);
 void weft_sum_join_sources (struct weft_step *s, const struct weft_sum *sum, struct weft_use grad,
@@ -176,7 +179,8 @@ void weft_ddp_grad_end (struct weft_step *s, uint32_t param, struct weft_use gra
 struct weft_use weft_ddp_head_begin (struct weft_step *s);
 void weft_ddp_head_end (struct weft_step *s, struct weft_use grad);
 void weft_ddp_finish (struct weft_step *s);
-void weft_ddp_finish_whole (struct weft_step *s); /* finishes only buckets with whole gradients */
+/* as weft_ddp_finish(), but only for buckets with whole gradients */
+void weft_ddp_finish_whole (struct weft_step *s);
 uint32_t weft_ddp_reduced (struct weft_step *s, uint32_t param);
 uint32_t weft_ddp_reduced_head (struct weft_step *s);
 void weft_ddp_before_read (struct weft_step *s, uint32_t param);
@@ -186,7 +190,7 @@ void weft_ddp_gather_weights (struct weft_step *s);
  * the reduction was launched before. */
 void weft_ddp_reduce_chunk (struct weft_step *s, uint32_t chunk);
 
-/* Launches all all-gathers of a model chunk that have not been launched yet. */
+/* Launches those all-gathers of a model chunk that have not been launched yet. */
 void weft_ddp_gather_chunk (struct weft_step *s, uint32_t chunk);
 
 /* Launches only those all-gathers that the first read of the chunk's first launch group would
@@ -225,8 +229,9 @@ uint32_t weft_ddp_collective (struct weft_step *s, struct weft_op row, struct we
 /* Changes a collective within an optimizer instance into a collective between instances. */
 void weft_ddp_go_across (const struct weft_step *s, struct weft_op *row);
 
-/* across: all-reduces grad_shard of bucket k, which has `n` elements, between optimizer instances.
- * join_across: makes the next kernel wait for all collectives between instances. */
+/* weft_ddp_across() all-reduces grad_shard of bucket k, which has `n` elements, between optimizer
+ * instances (copies of the sharded state). weft_ddp_join_across() makes the next kernel wait for
+ * all collectives between instances. */
 void weft_ddp_across (struct weft_step *s, uint32_t k, uint64_t n, uint8_t flags);
 void weft_ddp_join_across (struct weft_step *s);
 

@@ -166,7 +166,7 @@ sharing (const struct weft_step *s)
 static void
 find_largest (struct weft_step *s, const uint32_t *master)
 {
-  if (s->replicas->scales == WEFT_NO_BUF) /* TRUE on a stage without layers */
+  if (s->replicas->scales == WEFT_NO_BUF) /* there are no scales on a stage without layers */
     return;
   weft_emit (s, WEFT_OP_ZERO, "zero_amax",
              WEFT_SHAPE (WEFT_FP32, weft_step_elements (s, s->replicas->scales)),

@@ -41,10 +41,11 @@ struct weft_fsdp2_slot {
 struct weft_fsdp2_chunk {
   uint32_t first, end;
   gboolean root;
-  gboolean forward_begun; /* TRUE: `streams` has been set for the current forward */
+  /* TRUE: `streams`, the kernel for which all-gathers wait, has been set in the current forward */
+  gboolean forward_begun;
   uint32_t streams;       /* newest kernel for which all-gathers wait */
-  /* in forward: newest copy-out; not the next all-gather but the one after it waits for this
-   * copy-out */
+  /* newest copy-out of forward. The next all-gather does not wait for this copy-out, but the
+   * all-gather after the next one does */
   uint32_t held;
   /* newest reduce-scatter, for which the next reduce-scatter waits; or WEFT_NO_OP */
   uint32_t reducing;
@@ -151,7 +152,7 @@ weft_fsdp2_slice_lane (const struct weft_step *s, uint32_t k)
 /* Reshards an FSDP unit: frees its gathered weights. */
 void weft_fsdp2_reshard (struct weft_step *s, uint32_t k);
 
-/* The functions of FSDP2 in the table of strategies (wrapper.c). */
+/* Functions of FSDP2 that the table of strategies (wrapper.c) contains. */
 void weft_fsdp2_start (struct weft_step *s);
 void weft_fsdp2_begin_cell (struct weft_step *s);
 void weft_fsdp2_before_layer (struct weft_step *s, uint32_t layer);

@@ -204,7 +204,7 @@ weft_fsdp2_head_end (struct weft_step *s, struct weft_use grad)
     weft_sum_end (s, weft_head_sum (s), grad);
   if (!f->splits)
     return;
-  /* the gradient of the embedding may be complete already */
+  /* the embedding's gradient of this microbatch may be complete already */
   if (!weft_head_has_own_sum (s) && f->keeps)
     end_kept (s, embedding, grad);
   s->replicas->bucket[root].n_ready++;
@@ -350,8 +350,8 @@ reduce_unit (struct weft_step *s, uint32_t k)
   (ranks (s, k) > 1 ? pack_unit : convert_unit) (s, k, from, first);
 }
 
-/* Reduces the separate gradient sum of a tied output layer, together with the unit `root` that
- * contains the embedding. */
+/* Reduces the separate gradient sum of a tied output layer. Called when the unit `root`, which
+ * contains the embedding, is reduced. */
 static void
 reduce_head (struct weft_step *s, uint32_t root)
 {

@@ -11,7 +11,8 @@
  * These collectives run on a separate lane, after the reductions inside an instance. */
 #include "core/passes/replicas/fsdp.h"
 
-/* Whether the optimizer state of a slice is sharded again between groups (HFSDP). */
+/* Whether the instances (copies of the shards) also divide the optimizer state of a slice among
+ * themselves (HFSDP). */
 static gboolean
 is_cut_again (const struct weft_step *s)
 {

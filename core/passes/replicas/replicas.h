@@ -15,9 +15,9 @@
 #pragma once
 #include "core/passes/params/params.h"
 
-/* begin: chooses the strategy. build: creates the tensors (params.h), the fp8 copies and the sums
- * of gradients. start: creates the buffers of the strategy. end: frees the state that the other
- * functions allocated. */
+/* weft_replicas_begin() chooses the strategy. weft_replicas_build() creates the tensors (params.h),
+ * the fp8 copies and the sums of gradients. weft_replicas_start() creates the buffers of the
+ * strategy. weft_replicas_end() frees the state that the other functions allocated. */
 void weft_replicas_begin (struct weft_step *s);
 void weft_replicas_build (struct weft_step *s);
 void weft_replicas_start (struct weft_step *s);
@@ -59,9 +59,10 @@ uint32_t weft_fp8_weights_transposed (struct weft_step *s, uint32_t param, uint3
 
 /* ------------------------------------------------------------------- gradients */
 
-/* begin: returns the operand into which a kernel writes the gradient of a parameter in the current
- * microbatch. For WEFT_NO_PARAM the operand has no buffer. end: adds the gradient to the sum and
- * may launch its reduction; must be called after the kernel has been appended. */
+/* weft_grad_begin() returns the operand into which a kernel writes the gradient of a parameter in
+ * the current microbatch. For WEFT_NO_PARAM the operand has no buffer. weft_grad_end() adds the
+ * gradient to the sum and may launch its reduction; it must be called after the kernel has been
+ * appended. */
 struct weft_use weft_grad_begin (struct weft_step *s, uint32_t param);
 void weft_grad_end (struct weft_step *s, uint32_t param, struct weft_use grad);
 
@@ -84,8 +85,9 @@ void weft_sum_add_piece (struct weft_step *s, struct weft_sum *sum, uint32_t i, 
 void weft_sum_free (struct weft_sum *sum);
 
 /* Launch the data parallel collectives that are tied to positions of the pipeline schedule
- * (aligned.c). start: called before the first pass. before: called before a forward pass. after:
- * called after a backward pass; `first` appends kernels that must precede the collectives. */
+ * (aligned.c). weft_aligned_start() is called before the first pass, weft_aligned_before() before a
+ * forward pass, weft_aligned_after() after a backward pass. `first` appends kernels that must
+ * precede the collectives. */
 void weft_aligned_start (struct weft_step *s);
 void weft_aligned_before (struct weft_step *s);
 void weft_aligned_after (struct weft_step *s, weft_kernels *first);
@@ -106,7 +108,8 @@ uint32_t weft_replicas_reduced_head (struct weft_step *s);
  * gather. */
 void weft_replicas_gather_weights (struct weft_step *s);
 
-/* Return the buffers with this rank's slice of the gradients, and of the weights, of bucket k. */
+/* weft_bucket_gradients() returns the buffer with this rank's slice of the gradients of bucket k,
+ * weft_bucket_weights() the buffer with its slice of the weights. */
 uint32_t weft_bucket_gradients (const struct weft_step *s, uint32_t k);
 uint32_t weft_bucket_weights (const struct weft_step *s, uint32_t k);
 
@@ -118,9 +121,9 @@ uint32_t weft_bucket_reduced (const struct weft_step *s, uint32_t k);
 gboolean weft_bucket_is_exchanged (const struct weft_step *s, uint32_t k);
 
 /* Weights in fp8 are computed from fp32 master weights. master[k] is the buffer of bucket k's
- * master weights. update: converts them after Adam. stage: converts them at the start of a step;
- * must be called if weft_fp8_weights_stages_ahead() is TRUE, that is, if forward all-gathers
- * weights in the memory of the gradient buffer. */
+ * master weights. weft_fp8_weights_update() converts them after Adam. weft_fp8_weights_stage()
+ * converts them at the start of a step. It must be called if weft_fp8_weights_stages_ahead() is
+ * TRUE, that is, if forward all-gathers weights in the memory of the gradient buffer. */
 gboolean weft_fp8_weights_stages_ahead (const struct weft_step *s);
 void weft_fp8_weights_stage (struct weft_step *s, const uint32_t *master);
 void weft_fp8_weights_update (struct weft_step *s, const uint32_t *master);
