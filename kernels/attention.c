@@ -30,8 +30,8 @@
 #define UNIT WEFT_TILE_COLUMNS
 /* Columns of a head that are processed at a time; a wider head recomputes its scores each time. */
 #define WIDTH 256
-/* The number for gradients of keys and values. It is smaller than WIDTH, because a sum over leaves
- * (kernels/leaves.h) keeps a stack of partial sums in the scratch. */
+/* Columns of a head that are processed at a time for gradients of keys and values: fewer, because a
+ * sum over leaves (kernels/leaves.h) keeps a stack of partial sums in the scratch. */
 #define LEAF_WIDTH 128
 #define DEPTH 4 /* stack entries of a tree sum (core/base/fold.h) of WEFT_MOST_CHUNKS leaves */
 _Static_assert(OUTER % UNIT == 0 && UNIT % WEFT_TILE_ROWS == 0 && WIDTH % UNIT == 0 &&

@@ -361,7 +361,8 @@ template <class T, int D> struct key_gradients {
   static const int N = NARROW<D>;
   const struct attention &a;
   strip<T> q, dout;          /* queries and output gradients of the first head of the group */
-  const struct known *known; /* lse and delta, from the first query of that head on */
+  /* lse and delta of the queries, from the first query of the head group's first head on */
+  const struct known *known;
   T *k_tile, *v_tile, *stages;
   struct known *of; /* lse and delta of the queries in all buffers, in shared memory */
   struct passing pass;
@@ -497,7 +498,9 @@ differentiate_keys (const backward_of<T> &b)
       g.begin_products (i);
       products_wait<2> ();
       g.become_probabilities (i);
-      products_wait<1> (); /* p is rounded into the registers of ds */
+      /* waits, because p is about to be rounded into the registers of ds, which the products of the
+       * previous tile read */
+      products_wait<1> ();
       hold (g.dk);
       g.finish (i);
     }

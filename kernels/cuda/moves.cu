@@ -246,7 +246,9 @@ weft_cuda_join_columns (const struct weft_cuda_launch *l)
 
 /* A range of rows or columns of a matrix. */
 struct part_place {
-  uint64_t columns, all, first; /* columns here, columns of the whole; first element of the part */
+  /* number of columns of this rank; number of columns of the whole; index of the first element of
+   * this rank */
+  uint64_t columns, all, first;
 
   __device__ void
   operator() (uint64_t i, uint64_t *from, uint64_t *to) const

@@ -182,11 +182,14 @@ input_gradient (struct norm c, struct gradient<T> g)
   }
 }
 
-/* Terms of the weight gradients: for a column and the i-th row with that weight. */
+/* Terms of the weight gradients: for one column, and for the i-th of the rows that use this
+ * weight. */
 template <class T> struct weight_terms {
   struct norm c;
   struct gradient<T> g;
-  uint64_t first, each; /* heads of a token with this weight: first and number; number 0: rows */
+  /* which heads of a token use this weight: number of the first one, and how many; 0: rows are not
+   * heads */
+  uint64_t first, each;
 
   __device__ void
   operator() (uint64_t i, uint64_t column, float term[2]) const
