@@ -183,11 +183,11 @@ WEFT_API bool weft_module_backward (weft_module *module, weft_error *error);
 WEFT_API bool weft_module_forward_backward (weft_module *module, const int32_t *tokens,
                                             weft_error *error);
 
-/* Backwards between begin and end only accumulate gradients. The last microbatch must be outside.
- * The earlier ones must be inside if gradients are reduced in the last backward
- * (overlap_grad_reduce). In other cases these calls have no effect: without overlap nothing is
- * reduced before start_grad_sync, and Megatron-FSDP with sharded gradients reduces in every
- * microbatch. */
+/* Between weft_module_no_sync_begin() and weft_module_no_sync_end(), backwards only accumulate
+ * gradients. The backward of the last microbatch must be outside. Earlier backwards must be inside
+ * if gradients are reduced in the last backward (overlap_grad_reduce). In other cases these calls
+ * have no effect: without overlap nothing is reduced before start_grad_sync, and Megatron-FSDP with
+ * sharded gradients reduces in every microbatch. */
 WEFT_API bool weft_module_no_sync_begin (weft_module *module, weft_error *error);
 WEFT_API bool weft_module_no_sync_end (weft_module *module, weft_error *error);
 
