@@ -29,7 +29,8 @@ struct issue {
    * has waited */
   uint32_t *counts_read;
   gboolean waits;                  /* the host may now wait for the row counts of one more launch */
-  GArray *members;                 /* struct gpu_rank_unit: members of a collective */
+  /* array of struct gpu_rank_unit: the members of the current collective */
+  GArray *members;
 };
 
 static struct gpu_unit *

@@ -109,7 +109,7 @@ struct chain {
   const int32_t *next;
   /* if `ids` is NULL: distance from a token to the next token of the same position */
   uint64_t stride;
-  uint64_t n; /* number of tokens */
+  uint64_t n; /* number of tokens on this rank */
 };
 
 static uint64_t

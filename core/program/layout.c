@@ -85,7 +85,7 @@ threshold_of (const struct weft_layout_rule *rule, const struct weft_layout_para
                                                               : rule->threshold;
 }
 
-/* Number of ranks that reduce the gradients of the tensors in a flat buffer. */
+/* Number of ranks that reduce the gradients of the tensors in flat buffer number `buffer`. */
 static uint32_t
 ranks_of (const struct weft_layout_rule *rule, const struct weft_layout *layout,
           const struct weft_layout_param *param, uint32_t buffer)

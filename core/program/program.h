@@ -22,8 +22,8 @@
 /* Name of the buffer views that hold the router's correction bias, which no optimizer updates. */
 #define WEFT_EXPERT_BIAS "router.expert_bias"
 
-/* Name suffix of the views that hold largest magnitudes (amax of delayed scaling). They are state
- * that is kept between steps, like weights. */
+/* Name suffix of the buffer views that hold largest magnitudes (amax of delayed scaling). Their
+ * content is kept from step to step, like weights. */
 #define WEFT_AMAX_SUFFIX ".amax"
 
 /* Name of the flat buffers with fp32 copies of the reduced gradients. */
@@ -277,7 +277,8 @@ uint32_t weft_build_last (const weft_builder *b, enum weft_lane lane);
 weft_program *weft_builder_freeze (weft_builder *b);
 
 /* Adds dependencies (pairs of op numbers: before, after) to a frozen program. The memory planner
- * uses them to order ops that share an address. The rest of the program does not change. */
+ * uses these dependencies to order ops that share an address. The rest of the program does not
+ * change. */
 void weft_program_add_deps (weft_program *program, const uint32_t (*pairs)[2], uint32_t n_pairs);
 
 /* Sets pos, lane_ops, and the first and last op of every buffer, from the ops and their

@@ -93,7 +93,7 @@ struct weft_step {
   struct weft_leaves leaves;
 
   /* Types. */
-  /* dtype of the residual stream, and of weights as kernels read them */
+  /* dtype of the residual stream, and of the weights that kernels read */
   enum weft_dtype dtype;
   /* dtype of matrix product operands, and of activations between two matrix products */
   enum weft_dtype product_dtype;

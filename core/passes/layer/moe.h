@@ -141,9 +141,9 @@ gboolean weft_moe_weighs_at_home (const struct weft_step *s);
 uint32_t weft_moe_weigh_at_home (struct weft_step *s, const struct weft_saved *saved, uint32_t dxw,
                                  uint32_t *dpp);
 /* weft_moe_gate() returns y, the output of the shared experts, times the gate of the shared
- * experts. weft_moe_gate_backward() returns the gradient of y; dy is the gradient of the product.
- * It sets *dn2 to the gradient of n2 through the gate. Without a gate the functions return y and
- * dy, and *dn2 is set to WEFT_NO_BUF. */
+ * experts. weft_moe_gate_backward() returns the gradient of y, and sets *dn2 to the gradient of n2
+ * through the gate; dy is the gradient of the gated output. Without a gate the functions return y
+ * and dy, and *dn2 is set to WEFT_NO_BUF. */
 uint32_t weft_moe_gate (struct weft_step *s, struct weft_saved *saved, uint32_t y);
 uint32_t weft_moe_gate_backward (struct weft_step *s, const struct weft_saved *saved, uint32_t dy,
                                  uint32_t *dn2);

@@ -120,10 +120,11 @@ uint32_t weft_bucket_reduced (const struct weft_step *s, uint32_t k);
  * (reduce_scatter_with_fp32_accumulation). */
 gboolean weft_bucket_is_exchanged (const struct weft_step *s, uint32_t k);
 
-/* Weights in fp8 are computed from fp32 master weights. master[k] is the buffer of bucket k's
- * master weights. weft_fp8_weights_update() converts them after Adam. weft_fp8_weights_stage()
- * converts them at the start of a step. It must be called if weft_fp8_weights_stages_ahead() is
- * TRUE, that is, if forward all-gathers weights in the memory of the gradient buffer. */
+/* Functions for weights in fp8, which are computed from fp32 master weights; master[k] is the
+ * buffer of bucket k's master weights. weft_fp8_weights_update() computes the fp8 weights after
+ * Adam. weft_fp8_weights_stage() converts the master weights at the start of a step, and must be
+ * called if weft_fp8_weights_stages_ahead() is TRUE. This is the case if forward all-gathers
+ * weights in the memory of the gradient buffer. */
 gboolean weft_fp8_weights_stages_ahead (const struct weft_step *s);
 void weft_fp8_weights_stage (struct weft_step *s, const uint32_t *master);
 void weft_fp8_weights_update (struct weft_step *s, const uint32_t *master);

@@ -17,7 +17,8 @@ static const struct fusion {
   /* operands of the fused op: "f0 s2" stands for operand 0 of `first` and operand 2 of `second`, in
    * this order */
   const char *operands;
-  /* operand number `made` of `first` and operand number `taken` of `second` are the same buffer */
+  /* made, taken: operand number `made` of op `first` and operand number `taken` of op `second` are
+   * one buffer */
   uint8_t made, taken;
   /* TRUE: the fused op replaces `first` in the order of ops; FALSE: it replaces `second` */
   gboolean moves_up;
