@@ -22,7 +22,8 @@ struct shape {
    * operand */
   uint32_t alignment[5];
   uint8_t a_turned, b_turned, accumulate, dtype, y_dtype, scaled, epilogue;
-  uint8_t b_dtype, codes, pad[3]; /* codes: for fp8, the flags that select the kernel */
+  /* for fp8 products: flags that select the kernel of the library */
+  uint8_t b_dtype, codes, pad[3];
 };
 G_STATIC_ASSERT (sizeof (struct shape) == 56);
 

@@ -197,7 +197,7 @@ void weft_cudnn_reshape (weft_cudnn_graph *g, weft_cudnn_thing x, weft_cudnn_thi
 struct weft_cudnn_point {
   int mode, precision; /* data type in which the operation computes: WEFT_CUDNN_FLOAT ... */
   int64_t axis;
-  weft_cudnn_thing x, b, t, y; /* b and t may be NULL */
+  weft_cudnn_thing x, b, t, y; /* b and t may be NULL, depending on `mode` */
 };
 void weft_cudnn_pointwise (weft_cudnn_graph *g, const struct weft_cudnn_point *p);
 

@@ -11,7 +11,7 @@ enum { QKV, O, LSE, DO, DQKV }; /* slots */
 struct attention {
   weft_cudnn_graph *g;
   const struct weft_cudnn_shape *s;
-  struct weft_cudnn_view q, k, v, o; /* k and v: one row per token */
+  struct weft_cudnn_view q, k, v, o; /* layout of the keys and of the values: one row per token */
   struct weft_cudnn_view scores, row;
   uint64_t at_k, at_v; /* first column of the keys, and of the values, in a token's row */
   int type;
@@ -231,7 +231,7 @@ query_gradient (const struct attention *a, weft_cudnn_thing ds, weft_cudnn_thing
                 .mode = WEFT_CUDNN_IDENTITY, .precision = WEFT_CUDNN_FLOAT, .x = added, .y = dq });
 }
 
-/* Dot product of do and o, per query. */
+/* Appends the dot product of do and o for each query. */
 static weft_cudnn_thing
 delta_of (const struct attention *a, weft_cudnn_thing d_o)
 {
