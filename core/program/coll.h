@@ -88,7 +88,7 @@ struct weft_traffic {
   uint32_t steps[WEFT_MAX_AXES];
   /* seconds of one step of the collective along each axis of the fabric */
   double step[WEFT_MAX_AXES];
-  double latency;                /* base latency plus the latency of all steps, in seconds */
+  double latency; /* base latency plus the latency of all steps, in seconds */
   /* duration in seconds by the closed formula, without other traffic on the links */
   double seconds;
 };
@@ -114,9 +114,9 @@ void weft_coll_shape_release (struct weft_coll_shape *shape);
 /* Which algorithms weft_coll_plan() may choose. Canonical order (one order of summation for all
  * strategies) requires the direct algorithm: one rank receives all terms of a sum and adds them. */
 enum weft_coll_choice {
-  WEFT_COLL_QUICKEST,  /* chooses the fastest algorithm by the closed formula */
+  WEFT_COLL_QUICKEST, /* chooses the fastest algorithm by the closed formula */
   WEFT_COLL_CANONICAL,
-  /* for the setting deterministic_mode, which pins NCCL to one algorithm (NCCL_ALGO) */
+  /* chooses a ring: setting deterministic_mode, which pins NCCL to one algorithm (NCCL_ALGO) */
   WEFT_COLL_RING
 };
 

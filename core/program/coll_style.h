@@ -10,8 +10,8 @@
 
 /* Latencies and transfer limit of one algorithm with one protocol. */
 struct weft_coll_terms {
-  double base;                /* base: latency in seconds before the first step of a collective */
-  /* step: latency in seconds of one step of a collective, along each axis of the fabric */
+  double base; /* base: latency in seconds before the first step of a collective */
+  /* step: latency in seconds of each step of a collective, by axis of the fabric */
   double step[WEFT_MAX_AXES];
   /* least: lower limit of the transfer time in seconds, however fast the links are */
   double least;
@@ -34,8 +34,8 @@ struct weft_coll_algorithm {
   /* bit of enum weft_algorithm, if the library must list the algorithm before the algorithm can be
    * chosen; 0: always available */
   unsigned choices;
-  gboolean relays;  /* TRUE: ranks pass on chunks that they receive, and wait for each chunk */
-  gboolean simple;  /* TRUE: the algorithm exists in protocol Simple only */
+  gboolean relays; /* TRUE: ranks pass on chunks that they receive, and wait for each chunk */
+  gboolean simple; /* TRUE: the algorithm exists in protocol Simple only */
 };
 
 struct weft_coll_style {

@@ -106,7 +106,7 @@ enum weft_skipped {
   /* skips the ops of all phases except forward, but an op whose operand 0 is optimizer state still
    * runs: it writes weights that an all-gather then reads */
   WEFT_SKIPPED_BUT_MASTERS,
-  WEFT_SKIPPED_ON_GRADIENTS,  /* skips ops whose operand 0 is a gradient buffer */
+  WEFT_SKIPPED_ON_GRADIENTS, /* skips ops whose operand 0 is a gradient buffer */
   /* skips all ops of the kind, because they belong to the optimizer update */
   WEFT_SKIPPED,
 };
@@ -129,16 +129,16 @@ struct weft_op_info {
   /* TRUE: the op occurs in every training step with sharded optimizer state, so the planner's lower
    * bound of the step time counts the op */
   gboolean in_bound;
-  gboolean serial;    /* the CPU kernel of the op does not divide its work among threads */
-  /* the op needs the rank's index in its ring attention group (cp_ring) instead of its index among
-   * all context parallel ranks */
+  gboolean serial; /* TRUE: the CPU kernel of the op does not divide its work among threads */
+  /* TRUE: the op needs the rank's index in its ring attention group (cp_ring) instead of its index
+   * among all context parallel ranks */
   gboolean in_ring;
   /* bit i: operand i has one element for each element of a flat buffer. An op of this kind that
    * spans several parameters becomes one kernel call for each parameter */
   uint8_t bulk;
   enum weft_skipped skipped;
-  gboolean enters_device; /* a copy from host memory to the device */
-  /* a copy between the device and host memory that the host itself writes or reads (mailbox),
+  gboolean enters_device; /* TRUE: a copy from host memory to the device */
+  /* TRUE: a copy between the device and host memory that the host itself writes or reads (mailbox),
    * without a buffer of the host pool */
   gboolean mailbox;
   /* for a collective whose members have unequal shares: the collective with equal shares; 0 for

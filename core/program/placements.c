@@ -4,7 +4,8 @@
 
 struct weft_placements {
   GHashTable *known; /* known placements; key: struct weft_group; value: struct weft_coll_shape */
-  /* copied, because the placements refer to a cluster and outlive the plans of a search */
+  /* a copy of the cluster, because the placements refer to a cluster and outlive the plans of a
+   * search */
   struct weft_cluster cluster;
 };
 

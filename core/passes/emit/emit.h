@@ -18,7 +18,7 @@
 
 /* Widths of activations and weights on this tensor parallel rank, in columns. */
 struct weft_widths {
-  uint64_t h;             /* hidden size */
+  uint64_t h; /* hidden size */
   /* heads: query heads; groups: groups of query heads that share keys and values */
   uint64_t heads, groups;
   /* in canonical order: number of ranks that share one key-value group; otherwise 1 */
@@ -65,10 +65,10 @@ struct weft_chunk {
 struct weft_scalars {
   /* running sums; mtp_loss has one sum for each layer of multi-token prediction */
   uint32_t loss, mtp_loss;
-  uint32_t count;           /* number of tokens in the batch, for calculate_per_token_loss */
+  uint32_t count; /* number of tokens in the batch, for calculate_per_token_loss */
   /* sum of squared gradients for the norm; factor by which gradients are multiplied when clipped */
   uint32_t squares, factor;
-  uint32_t found;           /* for a loss scale: flag that is set if any gradient is not finite */
+  uint32_t found; /* for a loss scale: flag that is set if any gradient is not finite */
 };
 
 struct weft_step {
@@ -103,8 +103,8 @@ struct weft_step {
   enum weft_dtype product_dtype;
   /* dtype of the inputs of linear layers: product_dtype, or fp8 */
   enum weft_dtype linear_dtype;
-  enum weft_dtype output_dtype;             /* dtype of the activations between layers */
-  enum weft_dtype grad_dtype;               /* dtype of the gradient sums over microbatches */
+  enum weft_dtype output_dtype; /* dtype of the activations between layers */
+  enum weft_dtype grad_dtype;   /* dtype of the gradient sums over microbatches */
   /* dtypes of the flat buffers of weights (weight_dtype) and of gradients (main_dtype) */
   enum weft_dtype weight_dtype, main_dtype;
 
@@ -132,12 +132,12 @@ struct weft_step {
 
   /* The private state of each subfolder (wing) of core/passes. Only the files of a subfolder
    * include the definition of its struct. */
-  struct weft_stream *stream;       /* emit/ */
-  struct weft_params *params;       /* params/ */
-  struct weft_shard *shard;         /* shard/ */
-  struct weft_pipeline *pipeline;   /* pipeline/ */
-  struct weft_replicas *replicas;   /* replicas/ */
-  struct weft_layer *layer;         /* layer/ */
+  struct weft_stream *stream;            /* emit/ */
+  struct weft_params *params;            /* params/ */
+  struct weft_shard *shard;              /* shard/ */
+  struct weft_pipeline *pipeline;        /* pipeline/ */
+  struct weft_replicas *replicas;        /* replicas/ */
+  struct weft_layer *layer;              /* layer/ */
   struct weft_optimizer_part *optimizer; /* optimizer/ */
 };
 

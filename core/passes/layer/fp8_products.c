@@ -54,7 +54,7 @@ struct copy {
 };
 
 struct weft_fp8_products {
-  GHashTable *copies;     /* key: buffer of fp8 values; value: struct copy */
+  GHashTable *copies; /* key: buffer of fp8 values; value: struct copy */
   /* key: buffer of a linear layer's input; value: buffer of the input's fp8 values */
   GHashTable *kept;
   /* for the delayed recipe: arrays with the largest magnitudes of all tensors in the previous step

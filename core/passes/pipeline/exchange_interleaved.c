@@ -30,7 +30,7 @@ struct slots {
   /* TRUE: for this direction the rank holds the first stage, and receives the input of its other
    * chunks from the rank of the last stage */
   gboolean leads;
-  uint32_t sent;      /* last send that was posted to overlap kernels, or WEFT_NO_OP */
+  uint32_t sent; /* last send that was posted to overlap kernels, or WEFT_NO_OP */
 };
 
 struct weft_slots {

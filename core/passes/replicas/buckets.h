@@ -62,7 +62,7 @@ struct weft_group_state {
    * complete. For FSDP units both count gradients of one microbatch, for other launch groups
    * gradients of the whole step */
   uint32_t n_ready, n_due;
-  gboolean launched;       /* TRUE: the reduction of gradients was launched, or is not needed */
+  gboolean launched; /* TRUE: the reduction of gradients was launched, or is not needed */
   /* TRUE: the kernels that convert newly gathered weights (fp8 copies) have been appended */
   gboolean gathered;
   /* TRUE: recompute does not read the unit any more, and the next all-gather of another unit
@@ -118,8 +118,8 @@ struct weft_replicas {
   void *own;
   /* array [n_bucket + 1]: the last entry is for a tied output layer */
   struct weft_bucket_state *bucket;
-  struct weft_group_state *group;   /* [n_group + 1] */
-  struct weft_chain *chain;         /* [2 n_chunks] */
+  struct weft_group_state *group; /* [n_group + 1] */
+  struct weft_chain *chain;       /* [2 n_chunks] */
   /* by parameter: sum of its gradient over microbatches; the last entry is for a tied output
    * layer */
   struct weft_sum *sum;

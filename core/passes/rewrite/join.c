@@ -22,7 +22,7 @@ static const struct fusion {
   uint8_t made, taken;
   /* TRUE: the fused op replaces `first` in the order of ops; FALSE: it replaces `second` */
   gboolean moves_up;
-  gboolean inner;       /* TRUE: the output of `first`, which only `second` reads, is not stored */
+  gboolean inner; /* TRUE: the output of `first`, which only `second` reads, is not stored */
   /* TRUE: the fusion applies only to gelu with the tanh approximation, because cuBLASLt has no
    * epilogue for other activations */
   gboolean of_gelu;
@@ -44,10 +44,10 @@ static const struct fusion {
 struct search {
   const weft_program *p;
   const struct weft_job *job;
-  uint32_t *writer;             /* writer[buffer]: newest op that writes the buffer */
+  uint32_t *writer; /* writer[buffer]: newest op that writes the buffer */
   /* users[buffer]: number of uses of the buffer, and of views of it */
   uint32_t *users;
-  uint32_t *partner;            /* partner[op]: the other op of the op's pair, or WEFT_NO_OP */
+  uint32_t *partner; /* partner[op]: the other op of the op's pair, or WEFT_NO_OP */
   /* fusion[op], for an op of a pair: the row of the fusion table */
   const struct fusion **fusion;
 };
