@@ -98,7 +98,9 @@ run_words (int argc, char **argv)
 int
 weft_cli_run (int argc, char **argv)
 {
-  signal (SIGXFSZ, SIG_IGN); /* a file that reaches its size limit is an error of write() */
+  /* a write beyond the size limit of files is then an error of write() instead of a signal that
+   * ends the process */
+  signal (SIGXFSZ, SIG_IGN);
   weft_output_guard_inputs ();
   int status = run_words (argc, argv);
 
@@ -114,7 +116,7 @@ struct reader {
   const struct weft_cli_page *page;
   weft_cli_input *input;
   struct weft_words words;
-  weft_settings *flags; /* settings from flags, which are added after those of the job file */
+  weft_settings *flags; /* settings from flags; they are added after the settings of the job file */
 };
 
 static gboolean
@@ -379,7 +381,7 @@ weft_cli_write (const char *path, const char *text, GError **error)
 
   if (!output)
     return FALSE;
-  fputs (text, weft_output_stream (output)); /* weft_output_close() reports errors */
+  fputs (text, weft_output_stream (output)); /* weft_output_close() reports errors of this write */
   return weft_output_close (output, error);
 }
 

@@ -38,6 +38,25 @@ is_complete (const weft_interop_result *result, const weft_settings *flags, cons
   return TRUE;
 }
 
+/* The number of GPUs that flags give, as a number or as nodes of a topology; 0: they do not. */
+static gint64
+gpus_of (const weft_settings *flags)
+{
+  struct weft_cluster cluster;
+  gint64 gpus = 0, nodes = 0, per_node = 0;
+
+  for (unsigned i = 0; i < weft_settings_count (flags); i++) {
+    const struct weft_setting *flag = weft_settings_at (flags, i);
+    if (strcmp (flag->key, "gpus") == 0)
+      gpus = g_ascii_strtoll (flag->value, NULL, 10);
+    else if (strcmp (flag->key, "nodes") == 0)
+      nodes = g_ascii_strtoll (flag->value, NULL, 10);
+    else if (strcmp (flag->key, "topology") == 0 && weft_cluster_load (flag->value, &cluster, NULL))
+      per_node = cluster.f.node_gpus;
+  }
+  return CLAMP (gpus > 0 ? gpus : nodes * per_node, 0, (gint64) 1 << 24);
+}
+
 static void
 print_report (const weft_interop_result *result)
 {
@@ -127,7 +146,8 @@ run (weft_cli_input *input, const struct wishes *wishes, GError **error)
   g_autofree char *text = target ? weft_file_read (name, MOST_BYTES, &length, error) : NULL;
   if (!text || !weft_file_check_text (text, length, name, error))
     return FALSE;
-  g_autoptr (weft_interop_result) result = weft_import (target, text, name, wishes->partial, error);
+  g_autoptr (weft_interop_result) result =
+      weft_import (target, text, name, gpus_of (input->settings), wishes->partial, error);
   if (!result || !is_complete (result, input->settings, name, error))
     return FALSE;
   weft_settings_take (result->settings, input->settings);
@@ -144,7 +164,7 @@ weft_cli_import (int argc, char **argv)
   g_auto (weft_cli_input) input = { 0 };
   struct wishes wishes = { 0 };
   const struct weft_cli_flag flags[] = {
-    { "from", "SOFTWARE", "whose file it is: megatron-lm", NULL, &wishes.software },
+    { "from", "SOFTWARE", "whose file it is: megatron-lm or torchtitan", NULL, &wishes.software },
     { "output", "FILE", "write the job to FILE", NULL, &wishes.output },
     { "report", NULL, "print a line for every key instead of the job", &wishes.report, NULL },
     { "partial", NULL,

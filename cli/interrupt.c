@@ -2,8 +2,8 @@
 #include "cli/interrupt.h"
 #include <sys/mman.h>
 
-/* A page that this process shares with those that it starts: ctrl-C on a terminal reaches all of
- * them, but `kill -INT` reaches one. */
+/* Memory that this process shares with the processes that it starts. Ctrl-C on a terminal is sent
+ * to all of them, but `kill -INT` is sent to one process only. */
 static volatile sig_atomic_t *interrupted;
 
 static void

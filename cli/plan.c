@@ -57,7 +57,8 @@ optimizer_word (const union weft_strategy *s)
                                       : weft_sharding_words[WEFT_NO_SHARD];
 }
 
-/* The knobs that overlap communication and are on: "grad+param". The caller frees the text. */
+/* The knobs that overlap communication and are on, in short words: "grad+param". The caller frees
+ * the text. */
 static char *
 overlap_text (const union weft_strategy *s)
 {
@@ -102,7 +103,7 @@ schedule_word (const union weft_strategy *s)
   return s->pipeline_model_parallel_size > 1 ? weft_schedule_words[s->pipeline_schedule] : "-";
 }
 
-/* What is printed: the search around a job, and how sure its predictions are. */
+/* What the page shows: the search around a job, and how certain its predictions are. */
 struct page {
   const struct weft_job *job;
   const weft_search *search;
@@ -110,8 +111,8 @@ struct page {
   struct weft_ratio_error ratio;
 };
 
-/* Whether a candidate may exceed the memory of the GPU. `job`: the job with the strategy of the
- * candidate. */
+/* Whether a candidate may in reality need more memory than the GPU has. `job`: the job with the
+ * strategy of the candidate. */
 static gboolean
 is_risky (const struct page *page, const struct weft_job *job, const struct weft_candidate *c)
 {
@@ -137,8 +138,8 @@ is_tied (const struct page *page, const struct weft_candidate *c)
   return c != best && c->seconds > 0 && c->seconds <= best->seconds * (1 + page->ratio.error);
 }
 
-/* The step time, with TIED behind it if the strategy may be faster than the best. The caller frees
- * the text. */
+/* The step time as text, followed by TIED if the strategy may in reality be faster than the best
+ * strategy. The caller frees the text. */
 #define TIED "~"
 
 static char *
@@ -148,8 +149,8 @@ step_text (const struct page *page, const struct weft_candidate *c)
   return g_strconcat (time, is_tied (page, c) ? TIED : " ", NULL);
 }
 
-/* X (head, whether the column is always shown, text of the cell). Other columns are shown only if
- * their cells differ between strategies. */
+/* Columns of the table: X (head, whether the column is always shown, text of the cell). A column
+ * that is not always shown is shown only if its cells differ between strategies. */
 #define COLUMN_LIST(X)                                                                             \
   X ("tp", TRUE, number (s->tensor_model_parallel_size))                                           \
   X ("cp", FALSE, number (s->context_parallel_size))                                               \
@@ -180,7 +181,7 @@ static const struct {
 #undef COLUMN_ROW
 };
 
-/* A row of the table; the texts are owned. */
+/* A row of the table. Its texts are owned. */
 struct cells {
   char *text[N_COLUMN];
 };
@@ -217,7 +218,7 @@ strategy_text (const struct page *page, const struct weft_candidate *c)
   return g_string_free (text, FALSE);
 }
 
-/* The width of a column; 0: all rows have the same text, and the column is left out. */
+/* The width of a column. 0: the cells of all rows are equal, and the column is left out. */
 static int
 width_of (const struct cells *rows, uint32_t n, unsigned column)
 {
@@ -231,7 +232,7 @@ width_of (const struct cells *rows, uint32_t n, unsigned column)
   return differ ? (int) width : 0;
 }
 
-/* Words are flush left, numbers flush right. */
+/* Prints a cell of the table: words are aligned left, numbers right. */
 static int
 print_cell (const char *text, int width, gboolean word)
 {
@@ -272,7 +273,7 @@ drop_columns (int *width, int terminal)
   }
 }
 
-/* Indentation of a reason that does not fit beside its row. */
+/* Indentation of a reason that is printed below its row, because it does not fit beside the row. */
 enum { REASON_INDENT = 6 };
 
 static void
@@ -308,7 +309,8 @@ print_table (const struct page *page)
     clear_cells (&rows[i]);
 }
 
-/* The legend of RISK, if a strategy of the table has it, and the fastest strategy without it. */
+/* Prints what the mark RISK means, if a strategy of the table has it, and names the fastest
+ * strategy without the mark. */
 static void
 print_risk (const struct page *page)
 {
@@ -337,7 +339,7 @@ print_risk (const struct page *page)
   weft_cli_print_wrapped (text, 2, weft_cli_columns ());
 }
 
-/* The legend of TIED, if a strategy of the table has it. */
+/* Prints what the mark TIED means, if a strategy of the table has it. */
 static void
 print_tied (const struct page *page)
 {
@@ -379,7 +381,8 @@ print_near_miss (const struct page *page)
   weft_cli_print_wrapped (strategy, 2, weft_cli_columns ());
 }
 
-/* Prints the size of a cluster on which a strategy fits, for a job of which no strategy fits. */
+/* For a job for which no strategy fits in memory, prints the size of a cluster on which one
+ * fits. */
 static void
 print_enough (const struct weft_job *job, const weft_search *search)
 {

@@ -14,7 +14,7 @@
 
 /* ------------------------------------------------------------------------ numbers */
 
-/* X (name, flag, default, lowest, highest, doc): the numbers that are flags. */
+/* X (name, flag, default, lowest, highest, doc): flags of the command that take a number. */
 #define NUMBER_LIST(X)                                                                             \
   X (tokens, "tokens", "none", "1", "1e18",                                                        \
      "tokens of the run: 2T, 300B [20 for each parameter that a token uses]")                      \
@@ -49,12 +49,13 @@ static const struct weft_field numbers[N_NUMBER] = {
 };
 
 struct size_ask {
-  const char *text[N_NUMBER]; /* as typed; NULL: not given */
+  const char *text[N_NUMBER]; /* text of each number as typed; NULL: the flag was not given */
   double number[N_NUMBER];    /* NaN: none */
   const char *topologies, *sizes, *site, *svg;
 };
 
-/* Reads a number; a B at the end is a billion, as in names of models and sets of tokens. */
+/* Reads a number. A letter B at the end stands for a billion, as in the names of models and of
+ * token sets. */
 static gboolean
 read_number (struct size_ask *ask, enum number i, GError **error)
 {
@@ -98,7 +99,7 @@ read_gpus (const char *text, uint32_t *gpus)
   return TRUE;
 }
 
-/* Adds one number, or all doublings of LOW up to HIGH, and HIGH, for LOW..HIGH. */
+/* Adds one number, or, for "LOW..HIGH", LOW and all its doublings below HIGH, and HIGH. */
 static gboolean
 read_size (const char *text, GArray *sizes)
 {
@@ -116,7 +117,7 @@ read_size (const char *text, GArray *sizes)
   return TRUE;
 }
 
-/* Reads --sizes. The caller frees the array; NULL with an error. */
+/* Reads the value of --sizes. The caller frees the array; NULL with an error. */
 static GArray *
 read_sizes (const char *text, GError **error)
 {
@@ -136,7 +137,7 @@ read_sizes (const char *text, GError **error)
 
 /* ------------------------------------------------------------------------ topologies */
 
-/* Whether the job names its topology itself. */
+/* The topology that the settings of the job name; NULL: none. */
 static const char *
 own_topology (const weft_settings *settings)
 {
@@ -165,8 +166,9 @@ check_names (char *const *names, GError **error)
   return TRUE;
 }
 
-/* The topologies of --topologies, else that of the job, else those of the site. The caller frees
- * the array with g_strfreev(). */
+/* The topologies that the command compares: those of --topologies; without this flag, the topology
+ * of the job; if the job names none, those of the site. The caller frees the array with
+ * g_strfreev(). */
 static char **
 find_topologies (const weft_cli_input *input, const struct size_ask *ask, const weft_site *site,
                  GError **error)
@@ -227,7 +229,7 @@ options_of (const struct size_ask *ask, const GArray *sizes)
   };
 }
 
-/* Tokens for the model of the job: `settings` may not name a topology yet. */
+/* The number of tokens for the model of the job. `settings` may not name a topology yet. */
 static gboolean
 find_tokens (weft_settings *settings, const char *topology, struct weft_size_options *options,
              GError **error)

@@ -51,7 +51,7 @@ time_text (double seconds)
   return human (seconds, "s");
 }
 
-/* Days with two or three significant digits. The caller frees the text. */
+/* A number of days with two or three significant digits. The caller frees the text. */
 static char *
 days_text (double days)
 {
@@ -91,11 +91,11 @@ mesh_text (const struct weft_job *job)
   return g_strdup (text->len ? text->str : "one GPU");
 }
 
-/* Marks of the table. */
+/* Marks in the first column of the table. */
 #define FRONT "*"
 #define LATE "!"
 
-/* Whether a run meets the deadline by prediction, but not at the slow end of its band. */
+/* Whether a run meets the deadline by its predicted time, but not by the slow end of its band. */
 static gboolean
 may_be_late (const struct weft_cli_size_page *page, const struct weft_size_point *p)
 {
@@ -108,7 +108,8 @@ tokens_per_cost (const struct weft_cli_size_page *page, const struct weft_size_p
   return page->options->tokens / p->cost;
 }
 
-/* X (head, order in which columns are left out on a narrow terminal, 0: never; text of the cell) */
+/* Columns of the table: X (head, order in which columns are left out on a narrow terminal, 0:
+ * never; text of the cell). */
 #define COLUMN_LIST(X)                                                                             \
   X ("strategy", 0, mesh_text (&job))                                                              \
   X ("batch", 3, g_strdup_printf ("%" G_GINT64_FORMAT, p->batch))                                  \
@@ -136,7 +137,7 @@ static const struct {
 #undef COLUMN_ROW
 };
 
-/* A row of the table; the texts are owned. */
+/* A row of the table. Its texts are owned. */
 struct cells {
   char *text[N_COLUMN];
 };
@@ -163,7 +164,7 @@ clear_cells (struct cells *cells)
 
 /* ------------------------------------------------------------------------ the table */
 
-/* Width of the first columns: mark, cluster, GPUs. */
+/* Width of the first three columns: mark, cluster and number of GPUs. */
 static int
 name_width (const weft_size *size)
 {
@@ -180,7 +181,8 @@ name_of (const weft_size *size, const struct weft_size_point *p)
   return size->topology[p->topology].name;
 }
 
-/* The widths of the columns; 0: no row has a number, or the terminal is too narrow. */
+/* Computes the widths of the columns. The width 0 leaves a column out: no row has a number for it,
+ * or the terminal is too narrow. */
 static void
 find_widths (const struct cells *rows, unsigned n, int used, int *width)
 {
@@ -275,7 +277,7 @@ print_legend (const struct weft_cli_size_page *page)
 
 /* ------------------------------------------------------------------------ the best */
 
-/* A paragraph of the details: a name and a text. */
+/* Prints a paragraph of the details, which is a name and a text. */
 enum { INDENT = 14 };
 
 static void G_GNUC_PRINTF (2, 3) print_detail (const char *name, const char *format, ...)
@@ -379,7 +381,7 @@ print_batches (const struct weft_cli_size_page *page, const struct weft_size_poi
                 best->batch, best->batch / unit, unit, text->len ? "; " : "", text->str);
 }
 
-/* The cheapest point of a topology that meets the limits; NULL: none. */
+/* The cheapest point of a topology that keeps deadline and budget; NULL: none. */
 static const struct weft_size_point *
 cheapest_of (const struct weft_cli_size_page *page, unsigned topology)
 {
@@ -395,7 +397,8 @@ cheapest_of (const struct weft_cli_size_page *page, unsigned topology)
   return best;
 }
 
-/* Compares the topologies by what a unit of money, or a GPU-hour, buys. */
+/* For each topology, prints the cheapest run (without prices: the run with the fewest GPU-hours),
+ * and how many tokens of training a unit of its cost gives. */
 static void
 print_each (const struct weft_cli_size_page *page)
 {
@@ -513,7 +516,7 @@ weft_cli_size_text (const struct weft_cli_size_page *page)
 
 /* ------------------------------------------------------------------------ JSON */
 
-/* X (name): members of a point that follow from its search. */
+/* X (name): members of a JSON point that are known only after its search. */
 #define NUMBER_LIST(X)                                                                             \
   X ("step_s", p->found.step)                                                                      \
   X ("mfu", p->found.mfu)                                                                          \

@@ -3,20 +3,21 @@
 #include "cli/sure.h"
 #include "planner/size.h"
 
-/* What is printed, and what was asked. */
+/* What the page shows: the answer of weft size and the options of the question. */
 struct weft_cli_size_page {
   const weft_size *size;
   const struct weft_size_options *options;
   weft_cli_sure *sure;
-  const char *site;      /* as the user named it */
-  gboolean chinchilla;   /* the number of tokens follows from the model */
+  const char *site;      /* name or path of the site, as the user gave it */
+  /* TRUE: the number of tokens was not given and is computed from the parameters of the model */
+  gboolean chinchilla;
 };
 
 void weft_cli_size_text (const struct weft_cli_size_page *page);
 void weft_cli_size_json (const struct weft_cli_size_page *page);
 
-/* The days of a point if predictions are off by as much as those of published runs; NaN: no similar
- * run was measured. */
+/* The range of the days of a point that follows from the errors of predictions of similar published
+ * runs; NaN: no similar run was measured. */
 struct weft_cli_size_band {
   double low, high;
 };

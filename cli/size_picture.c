@@ -2,25 +2,25 @@
 #include "core/base/units.h"
 #include <math.h>
 
-/* Lengths in SVG units, which are pixels at natural size. */
+/* Lengths in SVG units, which are pixels at the picture's natural size. */
 enum {
   SIDE = 400, /* of a panel */
   LEFT = 70,
   TOP = 30,
-  GAP = 92,   /* between the panels */
-  BELOW = 52, /* room for the numbers and the name of an axis */
-  LINE = 18,  /* of the key */
+  GAP = 92,   /* space between the two panels */
+  BELOW = 52, /* space below a panel for the numbers and the name of its axis */
+  LINE = 18,  /* height of one line of the key */
   WIDTH = LEFT + 2 * SIDE + GAP + 24
 };
 
-/* Distinct on white and on black. */
+/* Colours that can be told apart on white and on black. */
 static const char *const colours[] = { "#4477aa", "#ee6677", "#228833", "#ccbb44",
                                        "#66ccee", "#aa3377", "#ee7733", "#009988" };
 
-/* One axis of a panel, logarithmic. */
+/* One axis of a panel; its scale is logarithmic. */
 struct axis {
   const char *name;
-  double low, high; /* logarithms to base 10 */
+  double low, high; /* logarithms to base 10 of the ends of the axis */
 };
 
 struct panel {
@@ -46,7 +46,7 @@ gpus_of (const weft_size *size, const struct weft_size_point *p)
   return p->gpus;
 }
 
-/* Tokens a second of the run, with the time that failures take. */
+/* Tokens a second of the run. The time that failures take is included. */
 static double
 rate_of (const weft_size *size, const struct weft_size_point *p)
 {
@@ -104,7 +104,7 @@ at_y (const struct panel *p, double value)
   return TOP + SIDE - (log10 (value) - p->y.low) / (p->y.high - p->y.low) * SIDE;
 }
 
-/* "1.5 M": a number of an axis. The caller frees the text. */
+/* A number at an axis as text, for example "1.5 M". The caller frees the text. */
 static char *
 tick_text (double value)
 {
@@ -135,7 +135,7 @@ draw_y_tick (const struct panel *p, double value)
                           at_y (p, value) + 4, text);
 }
 
-/* Draws numbers: the fewer, the more decades the axis has. */
+/* Draws the numbers of an axis: fewer numbers per decade if the axis has more decades. */
 static void
 draw_ticks (const struct panel *p, const struct axis *axis,
             void (*draw) (const struct panel *p, double value))
@@ -179,7 +179,7 @@ colour_of (unsigned topology)
   return colours[topology % G_N_ELEMENTS (colours)];
 }
 
-/* Draws a point with its number of GPUs; points of the front are larger. */
+/* Draws a point with its number of GPUs as a label. Points of the Pareto front are larger. */
 static void
 draw_point (const struct panel *p, const struct weft_size_point *point)
 {
@@ -192,7 +192,7 @@ draw_point (const struct panel *p, const struct weft_size_point *point)
                           colour_of (point->topology), point->gpus);
 }
 
-/* Draws a line through the points of a topology, from the fewest GPUs to the most. */
+/* Draws a line through the points of a topology, from the fewest GPUs to the most GPUs. */
 static void
 draw_line (const struct panel *p, unsigned topology)
 {
@@ -210,7 +210,7 @@ draw_line (const struct panel *p, unsigned topology)
                             colour_of (topology));
 }
 
-/* Draws the limits that lie inside the panel of days against cost. */
+/* Draws the limits (deadline and budget) that lie inside the panel of days against cost. */
 static void
 draw_limits (const struct panel *p)
 {

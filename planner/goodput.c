@@ -10,15 +10,15 @@ const char *const weft_failing_words[] = { WEFT_FAILING_LIST (FAILING_WORD) NULL
 
 /* ------------------------------------------------------------------------ the cluster */
 
-/* The bandwidth of all nodes to the storage; NaN: not known. */
+/* The bandwidth of all nodes together to the storage, in bytes/s; NaN: not known. */
 static double
 storage_rate (const struct weft_cluster *c, const union weft_site_fields *site)
 {
   return fmin (c->n_nodes * site->node_storage_bandwidth, site->storage_bandwidth);
 }
 
-/* Seconds to copy a GPU's part of a checkpoint to host memory. The replicas of a parameter share
- * the copying. */
+/* Seconds in which a GPU copies its part of a checkpoint to host memory. All GPUs copy equal
+ * parts. */
 static double
 copy_seconds (const struct weft_cluster *c, double bytes)
 {
@@ -74,8 +74,8 @@ daly_interval (double stop, double mtbf)
   return stop < 2 * mtbf ? sqrt (2 * stop * mtbf) * (1 + sqrt (x) / 3 + x / 9) - stop : mtbf;
 }
 
-/* Seconds from a failure until training has its state of the failure's time less the time since the
- * last checkpoint began. */
+/* Seconds that each failure costs in addition to the training since the last checkpoint: the
+ * restart, and the part of the writing during which training has continued (goodput.h). */
 static double
 recovery (const struct weft_failures *f)
 {
@@ -110,11 +110,11 @@ struct run {
   const struct weft_failures *failures;
   double interval;
   uint64_t *random;
-  double *done;          /* times at which repairs end: a ring of spares + 1 */
-  uint32_t first, count; /* of the ring */
+  double *done;          /* ring buffer of spares + 1 times at which repairs end */
+  uint32_t first, count; /* first element and number of elements of the ring buffer */
 };
 
-/* A time of the exponential distribution with mean `mean`. */
+/* Draws a time from the exponential distribution with mean `mean`. */
 static double
 exponential (uint64_t *random, double mean)
 {
@@ -122,7 +122,8 @@ exponential (uint64_t *random, double mean)
   return -mean * log1p (-(double) (weft_mix_bits (*random) >> 11) * 0x1p-53);
 }
 
-/* Puts a node into repair at `now`. Returns the time at which the job has all its nodes. */
+/* Starts the repair of a node at time `now`. Returns the time at which the job has all its nodes
+ * again. */
 static double
 repair (struct run *r, double now)
 {
@@ -135,7 +136,8 @@ repair (struct run *r, double now)
   return r->count < places ? now : fmax (now, r->done[r->first]);
 }
 
-/* Seconds of one run with `work` seconds of training. */
+/* Simulates one training run with failures. Returns the seconds that it takes to do `work` seconds
+ * of training. */
 static double
 run_once (struct run *r, double work)
 {

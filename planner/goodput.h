@@ -23,8 +23,8 @@
 #include "core/job/job.h"
 #include "planner/site.h"
 
-/* What can fail, and its MTBF in site.def.
- * X (ID, word, field, number of units in a cluster `c`) */
+/* What can fail, and its mean time between failures in site.def: X (ID, word, field, number of
+ * units in a cluster `c`) */
 #define WEFT_FAILING_LIST(X)                                                                       \
   X (WEFT_GPU_FAILS, "GPU", gpu_mtbf_hours, c->n_gpus)                                             \
   X (WEFT_NIC_FAILS, "NIC", nic_mtbf_hours, c->n_nodes * (double) c->f.node_nics)                  \
@@ -34,37 +34,44 @@ enum weft_failing { WEFT_FAILING_LIST (WEFT_FAILING_ID) WEFT_N_FAILING };
 #undef WEFT_FAILING_ID
 extern const char *const weft_failing_words[];
 
-/* All times in seconds. */
+/* The failures of a cluster. All times are in seconds. */
 struct weft_failures {
-  double mtbf;             /* of the cluster; INFINITY: nothing fails */
-  double part[WEFT_N_FAILING]; /* the same for one class of parts */
-  double bytes, bandwidth; /* of a checkpoint; to the storage, NaN: not known */
-  double write;            /* of a checkpoint to the storage */
-  double stop;             /* for which a checkpoint stops training: D */
-  double restart;          /* detection, restart, reading the checkpoint */
-  double repair;           /* until a failed node works again */
+  /* mean time between failures of the whole cluster; INFINITY: nothing fails */
+  double mtbf;
+  double part[WEFT_N_FAILING]; /* mean time between failures of the parts of one class */
+  /* bytes of a checkpoint; bandwidth to the storage in bytes/s, NaN: not known */
+  double bytes, bandwidth;
+  double write;            /* time to write a checkpoint to the storage */
+  double stop;             /* D, the time for which a checkpoint stops training */
+  double restart;          /* time to detect a failure, restart the job and read the checkpoint */
+  double repair;           /* from the failure of a node until the node works again */
   double step;             /* of training */
   uint32_t spares;         /* nodes */
 };
 
-/* The failures of a job with its cluster at a site. */
+/* How often the cluster of a job fails at a site, and how long each failure takes. */
 struct weft_failures weft_failures_of (const struct weft_job *job,
                                        const union weft_site_fields *site, double step);
 
 struct weft_goodput {
-  double young, daly;  /* intervals, s; INFINITY: nothing fails */
-  double interval;     /* Daly's, in whole steps, at least as long as a checkpoint takes */
-  double steps;        /* of the interval */
-  double checkpoints;  /* share of the time in which checkpoints stop training */
-  double waits;        /* share in which the job waits for a repair */
-  double failures;     /* share lost by failures: training that is repeated, restarts */
-  double goodput;      /* share of training that counts: 1 less the three above */
+  /* interval between checkpoints by the formulas of Young and Daly, seconds; INFINITY: nothing
+   * fails */
+  double young, daly;
+  /* Daly's interval, rounded to whole steps, and at least as long as writing a checkpoint takes */
+  double interval;
+  double steps;        /* steps of training in an interval */
+  double checkpoints;  /* fraction of the time in which checkpoints stop training */
+  double waits;        /* fraction of the time in which the job waits for a repair */
+  double failures;     /* fraction of the time that failures lose: repeated training and restarts */
+  /* fraction of the time that is training that counts: 1 minus the three fractions above */
+  double goodput;
 };
 struct weft_goodput weft_goodput_of (const struct weft_failures *failures);
 
-/* Seconds for `work` seconds of training at percentiles, from WEFT_GOODPUT_TRIALS simulated runs.
- * Fewer runs are simulated if all of them together had more than WEFT_GOODPUT_FAILURES failures.
- * If one run has more, its spread is below 0.1 %, and all percentiles are the mean. */
+/* Seconds that a run needs for `work` seconds of training, at percentiles of WEFT_GOODPUT_TRIALS
+ * simulated runs. If these runs together would have more than WEFT_GOODPUT_FAILURES failures, fewer
+ * runs are simulated. If a single run has more failures than that, its time varies by less than 0.1
+ * %, and all percentiles are the mean. */
 #define WEFT_GOODPUT_TRIALS 1000
 #define WEFT_GOODPUT_FAILURES 1e7
 struct weft_percentiles {

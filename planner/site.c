@@ -103,7 +103,7 @@ is_of (const char *section, const char *topology)
   return is_file_name (section) ? g_str_equal (section, file) : weft_same_name (section, topology);
 }
 
-/* Sets the fields of the sections with `topology`, or of [all] if that is NULL. */
+/* Sets the fields that the sections of `topology` give; NULL: the fields of section [all]. */
 static void
 read_sections (const weft_site *site, const char *topology, union weft_site_fields *out)
 {
@@ -126,7 +126,8 @@ weft_site_of (const weft_site *site, const char *topology, union weft_site_field
       out->at[i].r = NAN;
 }
 
-/* The path of a topology beside the file of the site, or the bundled name. The caller frees it. */
+/* The path of a topology relative to the folder of the site file, or the bundled name of the
+ * topology. The caller frees the text. */
 static char *
 topology_path (const weft_site *site, const char *section)
 {

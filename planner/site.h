@@ -15,7 +15,7 @@ enum weft_site_field {
   WEFT_N_SITE_FIELD
 };
 
-/* Real numbers that are not known are NaN. */
+/* The values of site.def. Numbers that are not known are NaN. */
 union weft_site_fields {
   struct {
 #define SITE_TEXT(name, ...) int64_t name;
@@ -28,23 +28,24 @@ union weft_site_fields {
 
 extern const struct weft_table weft_site_table;
 
-/* The folder of bundled sites. */
+/* The folder of the bundled site files. */
 #define WEFT_SITE_FOLDER "sites"
 
 typedef struct weft_site {
   weft_conf *conf;
 } weft_site;
 
-/* Reads a bundled name or a path and checks all sections, keys and values. The caller frees the
- * result. */
+/* Reads a site file, given by its bundled name or its path, and checks all sections, keys and
+ * values. The caller frees the result. NULL with an error on failure. */
 weft_site *weft_site_load (const char *name_or_path, GError **error);
 weft_site *weft_site_parse (const char *text, const char *name, GError **error);
 void weft_site_free (weft_site *site);
 G_DEFINE_AUTOPTR_CLEANUP_FUNC (weft_site, weft_site_free)
 
-/* The fields for the clusters of a topology: a bundled name or a path. */
+/* The fields that a site file gives for clusters of one topology, which is named by its bundled
+ * name or its path. */
 void weft_site_of (const weft_site *site, const char *topology, union weft_site_fields *fields);
 
-/* The topologies that have a section, in the order of the file: bundled names, or paths. The caller
- * frees the array with g_strfreev(). */
+/* The topologies that have a section in the site file, in the order of the file: bundled names, or
+ * paths. The caller frees the array with g_strfreev(). */
 char **weft_site_topologies (const weft_site *site);

@@ -10,11 +10,11 @@ const char *const weft_size_fate_words[] = { WEFT_SIZE_FATE_LIST (WEFT_WORD_TEXT
 
 /* ------------------------------------------------------------------------ tasks of workers */
 
-/* What a worker does for a cluster. */
+/* The tasks of a worker process. */
 enum task_kind {
   SEARCH,  /* finds the best strategy */
   REPRICE, /* simulates the strategy of a point with another batch */
-  FEWEST   /* finds the fewest GPUs on which a strategy fits */
+  FEWEST   /* finds the fewest GPUs on which any strategy fits */
 };
 
 struct task {
@@ -79,7 +79,7 @@ search (const struct round *r, const struct task *task, struct weft_size_found *
   g_strlcpy (found->why, error ? error->message : "", sizeof found->why);
 }
 
-/* Whether a strategy fits on `gpus` GPUs. */
+/* Whether any strategy fits on `gpus` GPUs. */
 static gboolean
 fits (const struct round *r, const struct task *task, uint32_t gpus)
 {
@@ -97,8 +97,8 @@ stops (const struct weft_size_options *options)
   return options->stop && options->stop (options->user);
 }
 
-/* Doubles the number of GPUs until a strategy fits, then tries three sizes between the last size
- * that does not fit and this size. Returns 0 if none fits. */
+/* Doubles the number of GPUs until a strategy fits. Then tries three sizes between the last size on
+ * which no strategy fits and this size. Returns 0 if no strategy fits on any size. */
 static uint32_t
 fewest (const struct round *r, const struct task *task)
 {
@@ -144,7 +144,8 @@ show_progress (void *user, uint32_t done, uint32_t of)
     r->options->progress (r->options->user, text);
 }
 
-/* Runs the tasks of a round. The caller frees the outcomes; NULL with an error. */
+/* Runs the tasks of a round in worker processes. The caller frees the outcomes; NULL with an
+ * error. */
 static struct outcome *
 run_tasks (struct round *r, GError **error)
 {
@@ -194,7 +195,7 @@ find_fewest (weft_size *size, const struct weft_size_options *options, GError **
   return outcome != NULL;
 }
 
-/* The text of a round that searches `n` clusters. */
+/* The progress message of a round that searches `n` clusters. */
 static char *
 phase_of (const weft_size *size, const char *what, unsigned n)
 {
@@ -202,8 +203,8 @@ phase_of (const weft_size *size, const char *what, unsigned n)
                           n == 1 ? "" : "s");
 }
 
-/* Searches the points of an array that have no result yet. Points whose cluster does not exist are
- * refused here. */
+/* Searches the best strategy for all points of an array that have no result yet. Points whose
+ * cluster does not exist are marked as refused. */
 static gboolean
 search_open (weft_size *size, GArray *points, enum task_kind kind,
              const struct weft_size_options *options, GError **error)
@@ -250,7 +251,7 @@ search_sizes (weft_size *size, const struct weft_size_options *options, GError *
   return TRUE;
 }
 
-/* Batches relative to that of the best point. */
+/* Other batches that are tried, as multiples of the batch of the best point. */
 static const struct {
   int64_t times, parts;
 } batch_ratios[] = { { 1, 4 }, { 1, 2 }, { 2, 1 }, { 4, 1 } };
@@ -304,7 +305,7 @@ load_topologies (weft_size *size, weft_settings *settings, const char *const *na
   return TRUE;
 }
 
-/* Whether the job itself says on how many GPUs it runs. */
+/* Whether the job itself sets its number of GPUs. */
 static gboolean
 has_size (const weft_settings *settings)
 {

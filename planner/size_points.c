@@ -9,7 +9,8 @@
 /* The first size to search is chosen as if this share of the printed FLOP/s were reached. */
 #define FIRST_GUESS 0.4
 
-/* A size is not doubled further if the run becomes less than this factor faster. */
+/* The search doubles the number of GPUs only while each doubling makes the run faster by at least
+ * this factor. */
 #define LEAST_GAIN 1.05
 
 /* ------------------------------------------------------------------------ sizes */
@@ -113,12 +114,12 @@ weft_size_point_job (const weft_size *size, struct weft_size_point *point, gbool
 
 /* ------------------------------------------------------------------------ the next sizes */
 
-/* What is known of the sizes of a topology. */
+/* The sizes of a topology that were searched so far. */
 struct known {
-  const struct weft_size_point *largest; /* of all sizes; NULL: none */
-  const struct weft_size_point *before;  /* the second largest */
-  const struct weft_size_point *hit;     /* the smallest that meets the deadline */
-  const struct weft_size_point *miss;    /* the largest below it */
+  const struct weft_size_point *largest; /* the largest of all sizes; NULL: no size was searched */
+  const struct weft_size_point *before;  /* the second largest size */
+  const struct weft_size_point *hit;     /* the smallest size that meets the deadline */
+  const struct weft_size_point *miss;    /* the largest size below `hit` */
   uint32_t n;
 };
 
@@ -170,15 +171,16 @@ first_guess (const struct weft_size_topology *t, const struct weft_size_options 
   return weft_size_round (&job->cluster, (uint32_t) fmin (fmax (gpus, t->fewest), most));
 }
 
-/* Whether the interval between the sizes that miss and meet the deadline, which is at first a
- * doubling, was halved less often than `refinements` times. */
+/* Whether the interval between the largest size that misses the deadline and the smallest size that
+ * meets it may be halved again. The interval is at first a doubling; it is halved `refinements`
+ * times. */
 static gboolean
 is_wide (const struct known *k, uint32_t refinements)
 {
   return (uint64_t) (k->hit->gpus - k->miss->gpus) << refinements > k->miss->gpus;
 }
 
-/* Whether a larger cluster may be faster than the largest so far. */
+/* Whether a cluster larger than the largest so far may be faster. */
 static gboolean
 may_gain (const struct known *k)
 {
@@ -188,7 +190,8 @@ may_gain (const struct known *k)
   return k->before->days > LEAST_GAIN * k->largest->days;
 }
 
-/* Adds a size unless it is below the fewest GPUs or above the limit. */
+/* Adds a cluster size, unless it is below the fewest GPUs on which a strategy fits, or above the
+ * limit. */
 static void
 add_within (weft_size *size, unsigned topology, uint32_t gpus,
             const struct weft_size_options *options)
@@ -219,7 +222,8 @@ propose_for_deadline (weft_size *size, unsigned topology, const struct weft_size
   add_within (size, topology, next, options);
 }
 
-/* Adds the default size of a topology, whose search says why no strategy fits. */
+/* Adds the default size of a topology. If no strategy fits on it, the search of this size reports
+ * the reason. */
 static void
 propose_default (weft_size *size, unsigned topology, const struct weft_size_options *options)
 {
@@ -259,8 +263,8 @@ weft_size_job (const weft_size *size, const struct weft_size_point *point)
   return weft_space_job (&job, &point->found.choice);
 }
 
-/* Sets costs and energy. Only the GPUs of the job draw power, for the time in which they train or
- * repeat training: those of spare nodes and of waiting jobs are counted as if they were off. */
+/* Computes costs and energy. Only the GPUs of the job draw power, and only while they train or
+ * repeat training. Spare nodes and waiting jobs are counted as if they were off. */
 static void
 settle_costs (struct weft_size_point *p, const struct weft_job *job,
               const union weft_site_fields *site)

@@ -6,7 +6,8 @@
  *   exchange_free.c         any other schedule
  *
  * The previous stage, on this rank or on another rank, computes the input of a model chunk. The
- * next stage reads the chunk's output. In backward, gradients are sent in the opposite direction. */
+ * next stage reads the chunk's output. In backward, gradients are sent in the opposite
+ * direction. */
 #pragma once
 #include "core/passes/emit/emit.h"
 
