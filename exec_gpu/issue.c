@@ -62,7 +62,8 @@ is_ready (const struct issue *x, uint32_t row, const struct gpu_unit *u)
   return TRUE;
 }
 
-/* Whether two ops have the same kind and group. Transfers have a group too. */
+/* Whether two ops have the same kind and the same group of ranks. Sends and receives have a group,
+ * too. */
 static gboolean
 is_like (const struct weft_op *a, const struct weft_op *b)
 {

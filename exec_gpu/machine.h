@@ -68,7 +68,9 @@ struct gpu_rank {
   struct gpu_machine *m;
   const weft_program *p;
   uint32_t row, rank, device;
-  gboolean here; /* the rank belongs to this process; ranks of other processes have only units */
+  /* TRUE: the rank belongs to this process; ranks of other processes have launches, but no memory
+   * and no streams */
+  gboolean here;
   weft_bind bind;
   /* the event that begins the step is recorded on lane gpu of this rank */
   gboolean origin;

@@ -51,7 +51,8 @@ struct room {
   float value[INNER * WIDTH];               /* values, packed for sums over tokens */
   /* a stack of partial sums with LEAF_WIDTH columns, or one sum with twice as many columns */
   float sum[2 * DEPTH][OUTER * LEAF_WIDTH];
-  float tile[2][INNER * OUTER];             /* [0]: scores or probabilities; [1]: their gradients */
+  /* [0]: scores or probabilities of a pair of blocks; [1]: their gradients */
+  float tile[2][INNER * OUTER];
   float peak[OUTER], total[OUTER], shrink[OUTER];
   float outer_lse[OUTER], outer_delta[OUTER], inner_lse[INNER], inner_delta[INNER];
 };

@@ -23,7 +23,8 @@ struct weft_layout_rule {
   uint64_t threshold;
   uint32_t group;      /* number of ranks that reduce the gradients of a bucket */
   gboolean sharded;    /* distributed optimizer */
-  gboolean high_busbw; /* the setting pad_buckets_for_high_nccl_busbw */
+  /* whether buckets are padded for bus bandwidth (setting pad_buckets_for_high_nccl_busbw) */
+  gboolean high_busbw;
   /* number of the first model chunk whose bucket threshold is infinite; 0: no such chunk */
   uint32_t whole_from;
 };
@@ -36,7 +37,7 @@ struct weft_layout_param {
   /* number of the Megatron-FSDP unit (tensors that one all-gather gathers); WEFT_NO_UNIT: outside
    * units */
   uint32_t unit;
-  uint64_t columns; /* elements per row of the tensor, 1 for vectors */
+  uint64_t columns; /* number of elements in a row of the tensor; 1 for vectors */
   /* number of the flat buffer that contains the tensor; all tensors of a flat buffer belong to one
    * model chunk */
   uint32_t buffer;
@@ -81,7 +82,8 @@ struct weft_layout {
    * buffer */
   uint64_t *first;
   uint64_t numel;  /* number of elements of all flat buffers together */
-  struct weft_bucket_group *group; /* set by weft_layout_group() */
+  /* array of n_group launch groups, which weft_layout_group() sets */
+  struct weft_bucket_group *group;
   uint32_t *bucket_of;             /* bucket numbers, sorted by launch group */
 };
 
@@ -121,8 +123,8 @@ weft_layout_numel (const struct weft_layout *layout, uint32_t buffer)
 /* How the collectives of buckets are combined into group launches (Megatron-Core partition_buckets;
  * Megatron-FSDP: all buckets of a unit in one launch). */
 enum weft_launch {
-  WEFT_LAUNCH_EACH,  /* every bucket in a launch of its own */
-  WEFT_LAUNCH_ALL,   /* all buckets of the chunk in one launch */
+  WEFT_LAUNCH_EACH,  /* every bucket of the chunk is launched separately */
+  WEFT_LAUNCH_ALL,   /* all buckets of the chunk are launched together */
   /* the fp8 buckets (one byte per element) of the chunk separately, and all its other buckets in
    * the launch of its last fp8 bucket, because their tensors are spread over the chunk */
   WEFT_LAUNCH_BYTES,

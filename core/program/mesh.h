@@ -12,7 +12,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* constant, word, lane of the group's ops, members */
+/* The kinds of groups (process groups). Each row: constant, name, lane of the group's collectives,
+ * members. */
 #define WEFT_GROUP_LIST(X)                                                                         \
   X (WEFT_GROUP_NONE, "-", WEFT_LANE_GPU, "no group: a local op")                                  \
   X (WEFT_GROUP_TP, "tp", WEFT_LANE_TP, "ranks that share every matrix product")                   \

@@ -28,7 +28,8 @@
 
 /* Name of the flat buffers with fp32 copies of the reduced gradients. */
 #define WEFT_FP32_GRADIENTS "grad_fp32"
-#define WEFT_CAST_WEIGHTS "cast_weights" /* weights that one microbatch has converted */
+/* name of the buffer of weights that one microbatch has converted to another dtype */
+#define WEFT_CAST_WEIGHTS "cast_weights"
 
 /* The last three columns define how reports draw buffers of a kind (struct weft_report_part of
  * core/report/report.h): a letter and a colour in text, a colour on pages. */
@@ -145,8 +146,9 @@ struct weft_param {
   /* views of this parameter in the flat buffers of weights and gradients; WEFT_NO_BUF if the rank
    * stores only slices */
   uint32_t weight, grad;
-  uint64_t rows, columns; /* size of the rank's part, in elements; columns is 1 for vectors */
-  uint64_t whole_rows, whole_columns; /* size of the whole tensor, in elements */
+  /* size of this rank's part of the parameter, in elements; columns is 1 for vectors */
+  uint64_t rows, columns;
+  uint64_t whole_rows, whole_columns; /* size of the parameter's whole tensor, in elements */
   /* tail: if not 0, the part's rows are three blocks of rows - 2 tail, tail and tail rows ([q | k |
    * v], or [gate | up] without a first block), and ranks divide each block separately */
   uint64_t tail;
@@ -156,7 +158,8 @@ struct weft_param {
    * ranks that divide one expert block */
   uint32_t ways, inner;
   uint8_t cut, group;   /* cut: enum weft_cut; group: enum weft_group_kind */
-  uint64_t start;       /* index of the first element, counted through all flat buffers: layout.h */
+  /* index of the parameter's first element, counted through all flat buffers: layout.h */
+  uint64_t start;
   /* piece: elements of one of the row pieces (one per rank) into which the tensor is cut; stride:
    * distance between two pieces (layout.h). Both are 0 if the tensor is not cut into pieces */
   uint64_t piece, stride;

@@ -367,8 +367,8 @@ template <class T, int D> struct key_gradients {
   struct known *of; /* lse and delta of the queries in all buffers, in shared memory */
   struct passing pass;
   int position; /* position of the first key */
-  int tiles;    /* inner tiles per query head */
-  int head, at; /* head (of the group) and tile to copy next */
+  int tiles;    /* number of inner tiles for each query head */
+  int head, at; /* number of the head (in the group) and of the tile that are copied next */
   int seen;     /* tile whose scores become probabilities next */
   float dk[D / 8][4], dv[D / 8][4], s[N / 8][4], dp[N / 8][4];
   uint32_t p[N / TERMS][4], ds[N / TERMS][4];

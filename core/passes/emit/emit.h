@@ -28,7 +28,7 @@ struct weft_widths {
   /* columns that the qkv linear layer computes on this rank; less than qkv if several ranks share a
    * key-value group */
   uint64_t made;
-  /* columns of the attention output that this rank's output projection reads */
+  /* columns of the attention output that this rank's output projection (proj) reads */
   uint64_t own;
   /* f: width inside the MLP; up: columns of fc1's output, 2 f with a gate */
   uint64_t f, up;
@@ -48,12 +48,16 @@ struct weft_chunk {
   /* stage: pipeline stage; copy: which of DualPipe's two copies of the model */
   uint32_t stage, copy;
   uint32_t first_layer, n_layers;
-  uint32_t n_mtp; /* layers of multi-token prediction, numbered after the model's last layer */
+  /* number of multi-token prediction layers in the chunk; they are numbered after the model's last
+   * layer */
+  uint32_t n_mtp;
   /* index of the chunk's first layer among all layers that this pipeline stage holds */
   uint32_t slot;
   gboolean embedding, head;
-  uint32_t first_micro, n_micro; /* microbatches whose passes run through the chunk */
-  uint32_t n_backward;           /* number of backward passes begun so far */
+  /* first_micro, n_micro: the microbatches whose passes run through this model chunk */
+  uint32_t first_micro, n_micro;
+  /* number of backward passes of the model chunk begun so far in this step */
+  uint32_t n_backward;
 };
 
 /* Buffers of the scalars of a step. Each scalar is one float, or in canonical order an exact
@@ -64,7 +68,7 @@ struct weft_scalars {
   uint32_t count;           /* number of tokens in the batch, for calculate_per_token_loss */
   /* sum of squared gradients for the norm; factor by which gradients are multiplied when clipped */
   uint32_t squares, factor;
-  uint32_t found;           /* with a loss scale: flag that is set if any gradient is not finite */
+  uint32_t found;           /* for a loss scale: flag that is set if any gradient is not finite */
 };
 
 struct weft_step {

@@ -23,7 +23,7 @@ struct weft_moe {
   uint64_t sources;        /* number of ranks from which this rank's experts receive tokens */
   /* number of expert tensor parallel ranks, which have parts of the same experts */
   uint64_t inner;
-  uint64_t h;              /* hidden size: elements of one token */
+  uint64_t h;              /* hidden size, that is, number of elements of one token */
   /* columns of this rank's part of an expert: f: of fc2's input; up: of fc1's output */
   uint64_t f, up;
   /* canonical order: number of leaves (partial sums of the tree, kernels/sums.h) of sums over this

@@ -23,7 +23,7 @@ struct weft_fsdp2_unit {
   /* wire: communication buffer of gathered shards, before copy-out; slot: index of this buffer in
    * the ring */
   uint32_t wire, slot;
-  uint32_t left;         /* the kernel that was newest when the unit was last resharded */
+  uint32_t left;         /* op that was the newest kernel when the unit was last resharded */
   uint32_t kept;         /* buffer of whole gradients (defer_fsdp_grad_sync), or WEFT_NO_BUF */
   uint32_t n_reduced;    /* number of reductions of the unit so far in this step */
 };
@@ -43,7 +43,7 @@ struct weft_fsdp2_chunk {
   gboolean root;
   /* TRUE: `streams`, the kernel for which all-gathers wait, has been set in the current forward */
   gboolean forward_begun;
-  uint32_t streams;       /* newest kernel for which all-gathers wait */
+  uint32_t streams;       /* newest kernel for which the all-gathers of this chunk wait */
   /* newest copy-out of forward. The next all-gather does not wait for this copy-out, but the
    * all-gather after the next one does */
   uint32_t held;
@@ -72,7 +72,8 @@ struct weft_fsdp2 {
 
   /* offload_policy */
   uint32_t *on_host;              /* by parameter: buffer of this rank's shard in host memory */
-  /* newest copy of shards from the host; newest copy of gradients to the host */
+  /* newest copy of weight shards from the host (copied_in); newest copy of gradients to the host
+   * (sent) */
   uint32_t copied_in, sent;
   /* device buffers for shards: copied from the host (fetched), to be copied to the host (leaving);
    * or WEFT_NO_BUF */
