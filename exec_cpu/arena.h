@@ -19,5 +19,5 @@ void cpu_arena_touch (struct cpu_rank *r, uint32_t op);
  * these buffers with NaN. */
 void cpu_arena_release (struct cpu_rank *r, uint32_t op);
 
-/* The address of a buffer. */
+/* The address of a buffer of a rank. */
 uint8_t *cpu_arena_at (const struct cpu_rank *r, uint32_t buf);

@@ -31,7 +31,7 @@ moves_of (const struct cpu_machine *m, const struct weft_op *row, uint32_t n)
   return g_hash_table_lookup (m->moves, &key);
 }
 
-/* One round of a collective, for one member. */
+/* One round of a collective, as one member executes it. */
 struct round {
   const struct cpu_comm *c;
   enum weft_op_kind kind;

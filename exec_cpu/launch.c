@@ -16,7 +16,7 @@ has_tokens (const struct weft_kernel *k)
   return TRUE;
 }
 
-/* The op that a kernel belongs to. */
+/* A rank, and the op whose kernels it runs. */
 struct launch {
   struct cpu_rank *r;
   uint32_t op;

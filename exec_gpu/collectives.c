@@ -61,7 +61,8 @@ gpu_collective_check (const struct gpu_machine *m, const weft_program *p, GError
 
 struct meeting {
   const struct gpu_rank_unit *member;
-  uint32_t n, op; /* members; op of the first member */
+  /* members of the collective; number of the op in the program of the first member */
+  uint32_t n, op;
   const struct weft_op *row;
   const struct weft_shape *shape;
   struct weft_bound_operands *bound; /* by member */

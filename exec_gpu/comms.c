@@ -26,7 +26,8 @@ role_talks (const struct gpu_machine *m, const weft_program *p, enum weft_group_
   return FALSE;
 }
 
-/* Whether any role communicates in groups of this kind. Groups of one rank never do. */
+/* Whether ops of some pipeline stage use a communicator of this kind of group. A group of one rank
+ * needs no communicator. */
 static gboolean
 anybody_talks (const struct gpu_machine *m, enum weft_group_kind kind)
 {

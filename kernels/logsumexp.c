@@ -72,7 +72,7 @@ largest (const float *x, uint64_t n, float least)
   return least;
 }
 
-/* Sum of exp (x - shift) over at most one stretch. */
+/* Sum of exp (x[i] - shift) over n <= WEFT_STRETCH elements. */
 WEFT_WIDE static float
 sum_of_exponentials (const float *x, uint64_t n, float shift)
 {

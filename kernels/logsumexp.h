@@ -43,7 +43,7 @@ struct weft_logsumexp weft_logsumexp_join (struct weft_logsumexp a, struct weft_
 /* For core/base/fold.h: joins the top two entries of a stack by weft_logsumexp_join(). */
 void weft_logsumexp_join_top (void *stack, uint32_t below);
 
-/* Log of the sum of exponentials. */
+/* Returns the log-sum-exp: the natural logarithm of a sum of exponentials. */
 double weft_logsumexp_value (struct weft_logsumexp soft);
 
 /* Factor of a row's loss gradient: 1 / number of tokens. With multi-token prediction (Megatron-Core

@@ -6,7 +6,7 @@
 #include "kernels/reference.h"
 #include "kernels/sums.h"
 
-/* Operands, in the order of core/ops.def. */
+/* Operand numbers, in the order of core/ops.def. */
 enum { X, W, B, Y };
 enum { DGRAD_DY, DGRAD_W, DGRAD_DX };
 enum { WGRAD_DY, WGRAD_X, WGRAD_DW, WGRAD_DB };

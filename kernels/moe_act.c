@@ -25,7 +25,7 @@ weft_extent_moe_act_bwd (const struct weft_kernel *k, uint32_t operand)
   return weft_extent_moe_act (k, operand);
 }
 
-/* Number of rows that hold a token or padding. */
+/* Number of rows that contain a token or padding. */
 static uint64_t
 rows_in_use (const struct weft_kernel *k)
 {

@@ -14,7 +14,7 @@ piece_of (const struct weft_kernel *k)
   return k->shape.dim[2] ? weft_least (k->shape.dim[2], k->shape.dim[0]) : k->shape.dim[0];
 }
 
-/* Number of elements of all slices. */
+/* Number of elements of all slices of a packed buffer. */
 static uint64_t
 slices (const struct weft_kernel *k)
 {

@@ -4,7 +4,7 @@
 #include <math.h>
 #include <stdint.h>
 
-/* weft_fp8_scale_to() of kernels/fp8.h in double. */
+/* The function weft_fp8_scale_to() of kernels/fp8.h, computed in double. */
 static inline double
 weft_double_fp8_scale (double largest, double most)
 {

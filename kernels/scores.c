@@ -37,7 +37,7 @@ dot (const struct weft_operand *a, uint64_t from, const struct weft_operand *b, 
   return sum;
 }
 
-/* One query of one head of one sequence. */
+/* A query: batch element, head, and number of the query in its sequence. */
 struct row {
   uint64_t batch, head, query;
 };
@@ -242,7 +242,7 @@ weft_cpu_context (const struct weft_kernel *k, uint32_t part, uint32_t parts)
 
 enum { DS, P, DO, QKV, DQKV };
 
-/* dq of a query: its row of ds times the keys. */
+/* Gradient of a query: the product of its row of ds with the keys. */
 static void
 query_gradient (const struct weft_kernel *k, const struct row *r, struct mixture *m, uint64_t c)
 {

@@ -16,10 +16,10 @@
 struct weft_sums {
   const struct weft_operand *output;
   float *room; /* room for weft_sums_depth() entries of n floats, provided by the caller */
-  uint64_t n;  /* number of columns */
+  uint64_t n;  /* number of columns of the output */
   uint32_t n_leaf;
   gboolean rounds; /* canonical order: round every node to the output's type */
-  /* Private; zero-initialised by the caller. */
+  /* private to sums.c; the caller sets these fields to 0 */
   uint32_t leaf, top;
   gboolean empty[WEFT_SUMS_MOST_DEPTH]; /* the entry has no terms yet, and its floats are not set */
 };
@@ -34,7 +34,7 @@ struct weft_leaves weft_sums_leaves (const struct weft_kernel *k, uint64_t token
 struct weft_leaves weft_sums_leaves_of (const struct weft_kernel *k, uint64_t tokens,
                                         uint64_t passes);
 
-/* The tokens of the leaf that is added i-th. */
+/* The range of tokens of the leaf (partial sum) that is added i-th. */
 static inline struct weft_range
 weft_sums_tokens (const struct weft_leaves *leaves, uint32_t i)
 {

@@ -30,7 +30,8 @@ struct weft_layer_pass {
   /* in forward: input of the layer, and after the last node its output. In backward: gradient of
    * the layer's output, and after the last node gradient of its input */
   uint32_t x;
-  uint32_t mlp;           /* output of the MLP or of shared experts; in backward its gradient */
+  /* output of the MLP or of the shared experts; in backward, gradient of this output */
+  uint32_t mlp;
   /* tokens (rows) and router weights (weights) that are sent to experts or back */
   uint32_t rows, weights;
   uint32_t branch;        /* in backward, for parallel attention: gradient of the layer's output */

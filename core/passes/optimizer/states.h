@@ -22,7 +22,8 @@ struct weft_optimizer_part {
   uint32_t expert_squares;
   GArray *host_parts;      /* array of struct part (host_optimizer.c), or NULL */
   uint32_t host_factor;    /* buffer of the clip factor in host memory, or WEFT_NO_BUF */
-  uint32_t host_wait;      /* newest copy for which the next CPU update must wait */
+  /* newest copy for which the next optimizer update on the CPU must wait */
+  uint32_t host_wait;
 };
 
 /* Whether Adam multiplies gradients by the clip factor. The factor is 0 if the loss scaler found a

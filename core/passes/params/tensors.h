@@ -10,7 +10,7 @@ struct weft_flat {
   enum weft_dtype dtype, grad_dtype;
   /* TRUE: tensors of experts that are distributed over expert parallel ranks */
   gboolean expert;
-  /* TRUE: this rank stores only a slice of every bucket of weights (cut_weights), of gradients
+  /* TRUE: this rank stores only a slice of every bucket of weights (cut_weights) or of gradients
    * (cut_grads) */
   gboolean cut_weights, cut_grads;
   /* numbers of the buffers; weights is WEFT_NO_BUF for MXFP8 weights (params.c) */

@@ -36,7 +36,7 @@ typedef CUresult (*write_word) (CUstream stream, CUdeviceptr at, cuuint32_t valu
 struct cuda {
   struct weft_gpu_calls calls;
   write_word write;
-  struct weft_cupti *cupti; /* the trace of kernels; NULL: not tracing */
+  struct weft_cupti *cupti; /* trace of kernels; NULL: kernels are not traced */
   /* by device: the cuBLASLt state; NULL before the first matrix product on this device */
   struct weft_cuda_blas *blas[MOST_DEVICES];
   /* use kernels with warpgroup instructions (wgmma) if the device has these instructions */
@@ -563,7 +563,7 @@ keep (weft_gpu_comm *comm, ncclResult_t result, weft_gpu_comm **out)
   return told (result);
 }
 
-#define MOST_CTAS 32u /* limit of ncclConfig_t.maxCTAs (NCCL user guide) */
+#define MOST_CTAS 32u /* maximum of ncclConfig_t.maxCTAs (NCCL user guide) */
 
 static ncclConfig_t
 config_of (const struct weft_gpu_member *member)

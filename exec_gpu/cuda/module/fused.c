@@ -25,7 +25,7 @@ struct of_device {
   struct weft_cudnn_attention *attention;
   /* why `attention` is NULL (cuDNN cannot be used); NULL before the library is opened */
   const char *why;
-  GHashTable *found; /* shape -> struct found, the measured choice */
+  GHashTable *found; /* hash table from a shape to struct found, the measured choice */
   gboolean loaded, news;
 };
 
