@@ -24,7 +24,7 @@ struct region {
  * size (fit.h). FITTED takes longest. */
 enum packing { MIXED, SPLIT, SLABS, FITTED, N_PACKING };
 
-/* FITTED is not tried if a pool has more pairs of buffers to compare */
+/* largest number of pairs of buffers in a pool: with more pairs, packing FITTED is not tried */
 #define MOST_PAIRS 50000000u
 
 /* A slab: the buffers that one microbatch keeps for backward in a model chunk, or a part of them.

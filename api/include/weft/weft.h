@@ -106,7 +106,8 @@ typedef struct weft_prediction {
   double seconds, tokens_per_s, mfu;
   /* means over all ranks; their sum is the field `seconds` */
   double compute_s, exposed_communication_s, bubble_s;
-  double broadcast_params_s; /* seconds, once before the first step; 0 if nothing is sent */
+  /* seconds of broadcast_params(), which runs once before the first step; 0 if nothing is sent */
+  double broadcast_params_s;
   /* peak bytes of the rank with the most, including the memory of libraries */
   uint64_t peak_bytes;
   bool fits;

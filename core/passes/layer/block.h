@@ -16,7 +16,7 @@ struct weft_saved {
    * share. WEFT_NO_BUF: the output projection reads o directly */
   uint32_t whole_o;
   uint32_t scores, choice, prob, row, counts, sent, back, xp, pp, xw, eu, ea; /* experts: moe.h */
-  uint32_t su, sa, sy, gate;       /* shared experts */
+  uint32_t su, sa, sy, gate;                                                  /* shared experts */
   /* compressed queries and keys of multi-latent attention, and positions of keys: latent.c */
   uint32_t ql, qn, kl, kn, kp;
   /* for unfused attention: probabilities before and after dropout */

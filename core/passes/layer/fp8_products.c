@@ -54,8 +54,9 @@ struct copy {
 };
 
 struct weft_fp8_products {
-  GHashTable *copies;     /* struct copy, by the buffer of fp8 values */
-  GHashTable *kept;       /* fp8 values of inputs; key: the buffer of the input */
+  GHashTable *copies; /* key: buffer of fp8 values; value: struct copy */
+  /* key: buffer of a linear layer's input; value: buffer of the input's fp8 values */
+  GHashTable *kept;
   /* for the delayed recipe: arrays with the largest magnitudes of all tensors in the previous step
    * (history) and in the current step (seen) */
   uint32_t history, seen;

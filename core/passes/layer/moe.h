@@ -18,21 +18,21 @@
 /* Sizes of a layer of experts (MoE layer) on this rank. */
 struct weft_moe {
   uint64_t experts, topk;
-  uint64_t tokens;         /* number of tokens that this rank sends to experts */
-  uint64_t local;          /* number of experts on this rank, whole or in part */
-  uint64_t sources;        /* number of ranks from which this rank's experts receive tokens */
+  uint64_t tokens;  /* number of tokens that this rank sends to experts */
+  uint64_t local;   /* number of experts on this rank, whole or in part */
+  uint64_t sources; /* number of ranks from which this rank's experts receive tokens */
   /* number of expert tensor parallel ranks, which have parts of the same experts */
   uint64_t inner;
-  uint64_t h;              /* hidden size: elements of one token */
+  uint64_t h; /* hidden size, that is, number of elements of one token */
   /* columns of this rank's part of an expert: f: of fc2's input; up: of fc1's output */
   uint64_t f, up;
   /* canonical order: number of leaves (partial sums of the tree, kernels/sums.h) of sums over this
    * rank's tokens */
   uint64_t leaves;
-  uint64_t parts;          /* in canonical order: number of ranks that share one leaf */
+  uint64_t parts; /* in canonical order: number of ranks that share one leaf */
   /* largest number of rows that an expert accepts from one source rank; 0: no limit */
   uint64_t capacity;
-  uint64_t sent;           /* number of rows that this rank sends */
+  uint64_t sent; /* number of rows that this rank sends */
   /* expected row counts, with which costs are computed: got: rows that this rank receives; rows:
    * rows of this rank's experts */
   uint64_t got, rows;

@@ -655,11 +655,11 @@ launch_due (struct weft_step *s, uint32_t g)
     weft_ddp_gather_ahead (s, q + 1);
 }
 
-/* Called before a kernel reads a weight of a launch group. Unless launched before, launches the
- * all-gather of this launch group, and makes kernels wait for this all-gather. Also launches the
- * all-gather of the next launch group, for which kernels do not wait yet. Megatron-FSDP launches
- * the all-gathers of several next launch groups. If the software stack gathers ahead, the next
- * launch group may be the first one of the next model chunk. */
+/* Called before a kernel reads a weight of a launch group. Launches the all-gather of this launch
+ * group, if it was not launched before, and makes kernels wait for this all-gather. Also launches
+ * the all-gather of the next launch group, for which kernels do not wait yet. Megatron-FSDP
+ * launches the all-gathers of several next launch groups. If the software stack gathers ahead, the
+ * next launch group may be the first one of the next model chunk. */
 void
 weft_ddp_before_read (struct weft_step *s, uint32_t param)
 {
