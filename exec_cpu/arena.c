@@ -17,10 +17,11 @@
 #define ASAN_UNPOISON_MEMORY_REGION(at, n) ((void) (at), (void) (n))
 #endif
 
-#define NAN_BYTE 0xff /* bytes of a NaN in fp32 and bf16, and of an invalid token id in int32 */
+/* byte that, repeated, is a NaN in fp32 and bf16 and an invalid token id in int32 */
+#define NAN_BYTE 0xff
 
-/* Counts the uses of every buffer that owns memory.  Permanent buffers never die; their count is
- * 0. */
+/* Counts the uses of every buffer that owns memory. A permanent buffer stays valid after the step;
+ * its count is 0. */
 static void
 count_uses (struct cpu_rank *r)
 {
@@ -68,7 +69,9 @@ cpu_arena_open (struct cpu_rank *r, const struct weft_memory *memory, GError **e
     r->bind.arena[pool] = at;
   }
   for (uint32_t b = 0; b < r->p->n_buf; b++)
-    if (r->uses[b] > 0) /* an unused buffer has no memory of its own: weights may be at its place */
+    /* A buffer that no op uses has no memory of its own: its address may lie in permanent
+     * weights. */
+    if (r->uses[b] > 0)
       ASAN_POISON_MEMORY_REGION (cpu_arena_at (r, b), r->p->buf[b].bytes);
   return TRUE;
 }

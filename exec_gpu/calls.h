@@ -22,7 +22,8 @@ typedef struct weft_gpu_window weft_gpu_window;
 
 struct weft_gpu_device {
   char name[256];
-  uint64_t bytes, free; /* device memory; device memory that no program has allocated */
+  /* bytes of device memory; bytes of device memory that no program has allocated */
+  uint64_t bytes, free;
   uint32_t sms;
   uint32_t major, minor; /* compute capability */
 };
@@ -56,14 +57,16 @@ struct weft_gpu_member {
 /* `n` counts elements as NCCL and RCCL do: the elements of the whole tensor for all_reduce and
  * broadcast, the elements of one member for the other collectives. */
 struct weft_gpu_collective {
-  enum weft_op_kind kind; /* all_reduce, reduce_scatter, all_gather, all_to_all, broadcast */
+  /* kind of collective: all_reduce, reduce_scatter, all_gather, all_to_all or broadcast */
+  enum weft_op_kind kind;
   weft_gpu_comm *comm;
   const void *from;
   void *to;
   uint64_t n;
   uint8_t dtype, reduce;
   uint32_t root;
-  int scaled; /* for premul_sum: the reduction that scaled_open() created */
+  /* for the reduction premul_sum: the library's reduction object, made by scaled_open() */
+  int scaled;
 };
 
 struct weft_gpu_transfer {
@@ -71,19 +74,20 @@ struct weft_gpu_transfer {
   void *data;
   uint64_t n;
   uint8_t dtype;
-  uint32_t peer; /* rank in the communicator */
+  uint32_t peer; /* number of the peer within the communicator */
 };
 
 /* A kernel, a copy or a fill that a GPU has executed. */
 struct weft_gpu_activity {
-  gboolean keyed;      /* row and op are valid: the launching thread had called about() */
+  /* the fields row and op are valid, because the launching thread had called about() */
+  gboolean keyed;
   uint32_t row, op;
-  const char *name;    /* interned, or static */
+  const char *name;    /* interned or static string, which is never freed */
   uint64_t begin, end; /* nanoseconds, by one clock for all GPUs */
 };
 typedef void (*weft_gpu_take) (void *user, const struct weft_gpu_activity *a);
 
-/*     call            parameters after self                                     what it does */
+/* Columns: name of the call, parameters after `self`, description. */
 #define WEFT_GPU_CALL_LIST(X)                                                                      \
   X (devices, (void *self, uint32_t *n), "number of GPUs")                                         \
   X (describe, (void *self, uint32_t device, struct weft_gpu_device *out),                         \
@@ -167,7 +171,7 @@ struct weft_gpu_calls {
 
   /* Whether the vendor's library executes a kernel that requests fused attention.  NULL: never. */
   gboolean (*fuses) (void *self, const struct weft_kernel *k);
-  gboolean canonical; /* the kernels sum in canonical order, with exact sums */
+  gboolean canonical; /* TRUE: kernels add in canonical order, and loss and norm are exact sums */
 
   /* Chooses the algorithms of n kernels and loads their code, before the first step.  May wait.
    * Does not access the operands of the kernels.  NULL: there is nothing to choose. */

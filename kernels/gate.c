@@ -25,7 +25,7 @@ gate_of (const struct weft_kernel *k, gboolean logistic, gboolean backward)
     .x = o, .by = o + 1, .rows = k->shape.dim[0], .columns = k->shape.dim[1], .logistic = logistic
   };
 
-  if (!logistic && k->shape.dim[3] == 0) /* number of rows with a token */
+  if (!logistic && k->shape.dim[3] == 0) /* number of rows that hold a token */
     g.rows = weft_moe_count (o[2].data, 0, o[2].n);
   g.dy = backward ? next++ : NULL;
   g.out = next;
@@ -33,8 +33,8 @@ gate_of (const struct weft_kernel *k, gboolean logistic, gboolean backward)
   return g;
 }
 
-/* Factor of a row. *slope: the derivative of the logistic function; 1 if the factor is not
- * logistic. */
+/* The factor by which a row is multiplied. *slope: the derivative of the logistic function if the
+ * factor is a logistic function, else 1. */
 static float
 factor (const struct gate *g, uint64_t row, float *slope)
 {
@@ -149,7 +149,8 @@ weft_extent_gate_bwd (const struct weft_kernel *k, uint32_t operand)
   return extent_of (k, operand == 1 || operand == 4);
 }
 
-/* Any number of elements: buffers may have room for more rows than there are tokens. */
+/* Returns 0: the number of elements is not checked, because buffers may have room for more rows
+ * than there are tokens. */
 uint64_t
 weft_extent_moe_weigh (const struct weft_kernel *k, uint32_t operand)
 {

@@ -6,23 +6,25 @@
 #include "kernels/reference.h"
 #include "kernels/sums.h"
 
-/* Operands, in the order of core/ops.def. */
+/* Operand numbers, in the order of core/ops.def. */
 enum { X, W, B, Y };
 enum { DGRAD_DY, DGRAD_W, DGRAD_DX };
 enum { WGRAD_DY, WGRAD_X, WGRAD_DW, WGRAD_DB };
 enum { M, N, K, LEAVES, TAIL };
 
-/* Rows per share: whole tiles. */
+/* Number of rows of a thread's share: whole tiles. */
 #define GRAIN WEFT_TILE_ROWS
 
-/* An array with rows of `columns` elements as a factor with its terms along rows. */
+/* A factor of a matrix product, stored in rows of `columns` elements. The terms of a sum lie along
+ * a row. */
 static struct weft_factor
 by_rows (const struct weft_operand *o, uint64_t columns)
 {
   return (struct weft_factor){ o->data, columns, 1, o->dtype };
 }
 
-/* An array with rows of `columns` elements as a factor with its terms along columns. */
+/* A factor of a matrix product, stored in rows of `columns` elements. The terms of a sum lie along
+ * a column. */
 static struct weft_factor
 by_columns (const struct weft_operand *o, uint64_t columns)
 {
@@ -37,8 +39,7 @@ result_in (const struct weft_operand *o, uint64_t columns)
   };
 }
 
-/* Divides `terms`, the terms of the sums over k or n of a matmul, into leaves
- * (kernels/leaves.h). */
+/* Divides the terms of a matmul's sums over k or n into leaves (partial sums, kernels/leaves.h). */
 static struct weft_leaves
 dealt (const struct weft_kernel *k, uint64_t terms)
 {
@@ -208,7 +209,7 @@ weft_extent_matmul_wgrad (const struct weft_kernel *k, uint32_t operand)
 enum { GELU_X, GELU_W, GELU_B, GELU_PRE, GELU_Y };
 enum { SLOPE_DY, SLOPE_W, SLOPE_PRE, SLOPE_DX };
 
-/* A range of rows of an operand with `columns` columns. */
+/* A range of rows of an operand; each row has `columns` elements. */
 static struct weft_operand
 rows_of (const struct weft_operand *o, uint64_t columns, struct weft_range rows)
 {
@@ -219,7 +220,8 @@ rows_of (const struct weft_operand *o, uint64_t columns, struct weft_range rows)
                                 .dtype = o->dtype };
 }
 
-/* gelu of the stored (rounded) product, as if product and gelu were two ops. */
+/* Matrix product with gelu: gelu reads the stored (rounded) product, so the result has the bits of
+ * two separate ops. */
 void
 weft_cpu_matmul_gelu (const struct weft_kernel *k, uint32_t part, uint32_t parts)
 {
@@ -334,7 +336,7 @@ weft_cpu_matmul_dgrad_fp8 (const struct weft_kernel *k, uint32_t part, uint32_t 
   multiply_fp8 (k, &g, dim[N], part, parts);
 }
 
-/* Scale of element (row, column): one for the tensor, or one per block of a row. */
+/* fp8 scale of element (row, column): one scale for the tensor, or one per block of a row. */
 static double
 ref_scale (const struct weft_operand *scale, uint64_t row, uint64_t column, uint64_t columns)
 {
@@ -373,7 +375,8 @@ weft_ref_matmul_dgrad_fp8 (const struct weft_kernel *k)
   ref_fp8 (k, k->shape.dim[K], k->shape.dim[N], NULL, k->operand[FP8_DX].data);
 }
 
-/* The number of scales is not fixed: one for the tensor, or one per block. */
+/* Number of elements that an operand must have; 0: not checked. The number of scales is not
+ * checked: one for the tensor, or one per block. */
 uint64_t
 weft_extent_matmul_fp8 (const struct weft_kernel *k, uint32_t operand)
 {

@@ -25,7 +25,7 @@ weft_extent_moe_act_bwd (const struct weft_kernel *k, uint32_t operand)
   return weft_extent_moe_act (k, operand);
 }
 
-/* Number of rows that hold a token or padding. */
+/* Number of rows that contain a token or padding. */
 static uint64_t
 rows_in_use (const struct weft_kernel *k)
 {
@@ -34,8 +34,8 @@ rows_in_use (const struct weft_kernel *k)
   return k->shape.dim[STRIDE] ? k->shape.dim[ROWS] : weft_moe_count (counts->data, 0, counts->n);
 }
 
-/* n elements of an operand from `first` on; `size`: bytes of an element (doubles in a
- * reference). */
+/* n elements of an operand, from `first` on. `size`: bytes of an element, because elements are
+ * doubles in a reference. */
 static struct weft_operand
 stretch (const struct weft_operand *o, uint64_t first, uint64_t n, uint64_t size)
 {
@@ -49,7 +49,7 @@ floats (float *data, uint64_t n)
   return (struct weft_operand){ .data = data, .n = n, .dtype = WEFT_FP32 };
 }
 
-/* Call of an activation kernel for one row, without its router weight. */
+/* Arguments of an activation kernel for one row, without the router weight of the row. */
 static struct weft_kernel
 row_kernel (const struct weft_kernel *k, enum weft_op_kind kind)
 {
@@ -59,7 +59,8 @@ row_kernel (const struct weft_kernel *k, enum weft_op_kind kind)
   return row;
 }
 
-/* act (u) of one row as unrounded floats. */
+/* Applies the activation to row r of u, and stores the result as floats that are not rounded to the
+ * type of u. */
 static void
 activate (const struct weft_kernel *k, uint64_t r, float *to)
 {
@@ -103,8 +104,8 @@ weft_cpu_moe_act (const struct weft_kernel *k, uint32_t part, uint32_t parts)
 
 #define MOST_DEPTH 33 /* stack entries of a tree sum (core/base/fold.h) of 2^32 leaves */
 
-/* Dot product of two rows. The terms of each leaf are added in one chain, and the leaves as a tree
- * (kernels/leaves.h). */
+/* Dot product of two rows. The terms of each leaf are added one after the other; the sums of the
+ * leaves are added as a tree (kernels/leaves.h). */
 static float
 product (const float *a, const float *b, const struct weft_leaves *leaves)
 {

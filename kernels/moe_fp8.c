@@ -5,7 +5,8 @@
 
 enum { ROWS, COLUMNS, GROUPS, STRIDE, BLOCK, SQUARE };
 enum { X, COUNTS };
-enum { AMAX = 2, Y, SEEN }; /* operands of moe_quantise; of these, moe_amax has AMAX only */
+/* operand numbers of moe_quantise; moe_amax has only the operand AMAX of these */
+enum { AMAX = 2, Y, SEEN };
 enum { B_Y = 2, B_SCALE, B_YT, B_SCALE_T };
 
 static struct weft_moe_rows
@@ -16,8 +17,8 @@ rows_of (const struct weft_kernel *k, uint64_t g)
   return weft_moe_rows_of (&k->operand[COUNTS], g, dim[GROUPS], dim[STRIDE], dim[ROWS]);
 }
 
-/* An operand without its first i elements. doubles TRUE: elements are doubles (reference); FALSE:
- * elements have the stored type. */
+/* An operand without its first i elements. doubles TRUE: elements are doubles, as in a reference;
+ * FALSE: elements have the stored type. */
 static struct weft_operand
 from (const struct weft_operand *o, uint64_t i, gboolean doubles)
 {
@@ -37,7 +38,7 @@ weft_extent_moe_amax (const struct weft_kernel *k, uint32_t operand)
   return operand == AMAX ? k->shape.dim[GROUPS] : 0;
 }
 
-/* The arguments of amax for the rows of one group. */
+/* Arguments of the op amax for the token rows of one group. */
 static struct weft_kernel
 measured (const struct weft_kernel *k, uint64_t g, const struct weft_operand *amax,
           gboolean doubles)
@@ -109,8 +110,8 @@ weft_ref_moe_quantise (const struct weft_kernel *k)
 
 /* --------------------------------------------------------------------- block scales */
 
-/* Blocks of the rows of one group, and where their scales are: along rows, per square, or down
- * columns (kernels/moe_scales.h). */
+/* Describes the blocks with a scale in the rows of one group, and where their scales are stored:
+ * along rows, per square, or down columns (kernels/moe_scales.h). */
 static struct weft_blocks
 blocks_of (const struct weft_kernel *k, struct weft_moe_rows rows, gboolean down)
 {
@@ -125,7 +126,7 @@ blocks_of (const struct weft_kernel *k, struct weft_moe_rows rows, gboolean down
                            { across, 1 },       block,          k->shape.dim[SQUARE] ? block : 1 };
 }
 
-/* Index of the first scale of a group. */
+/* Index of the first fp8 scale of a group of token rows. */
 static uint64_t
 scales_before (const struct weft_kernel *k, uint64_t g, struct weft_moe_rows rows, gboolean down)
 {

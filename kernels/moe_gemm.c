@@ -8,7 +8,7 @@
 #include "kernels/sums.h"
 
 enum { M, N, K, EXPERTS, STRIDE, LEAVES, TAIL, BLOCK };
-enum { SOURCES = LEAVES, PARTS }; /* dimensions of a weight gradient */
+enum { SOURCES = LEAVES, PARTS }; /* numbers of the dimensions that only weight gradients have */
 
 /* Operands under their names in forward. dgrad: x is dy, y is dx. wgrad: x is dy, w is x, y is dw.
  * Scales belong to fp8 factors; NULL otherwise. */
@@ -32,8 +32,8 @@ operands_of (const struct weft_kernel *k)
                     : (struct operands){ &o[0], NULL, &o[1], NULL, &o[2], &o[3] };
 }
 
-/* Only weights must have a fixed number of elements. Arrays of rows may have room for more rows,
- * and so may their scales. */
+/* Number of elements that an operand must have; 0: not checked. Only weights have a fixed number of
+ * elements. Arrays of rows, and their scales, may have room for more rows. */
 uint64_t
 weft_extent_moe_matmul (const struct weft_kernel *k, uint32_t operand)
 {
@@ -127,8 +127,9 @@ set_scales (const struct weft_kernel *k, struct weft_factor *f, const struct sca
   f->skip = turned && block ? row % block : 0;
 }
 
-/* Layout of the scales of expert weights: one scale per square; with blocks of 32, one scale per
- * block of a row in forward, and per block of a column in dgrad. */
+/* Layout of the scales of expert weights. Scales for blocks of more than 32 elements: one scale per
+ * square. Scales for blocks of 32: one scale per block of a row in forward, and per block of a
+ * column in dgrad. */
 static enum weft_moe_scales
 lie_of_weights (const struct weft_kernel *k)
 {
@@ -178,8 +179,8 @@ product_of (const struct weft_kernel *k, uint64_t g, struct weft_range part)
   return product;
 }
 
-/* Divides the columns among threads, because an expert may have few rows. A share contains whole
- * squares. */
+/* Divides the columns among threads, because an expert may have few rows. The columns of a thread
+ * consist of whole squares of scales. */
 static void
 multiply (const struct weft_kernel *k, uint64_t columns, uint32_t part, uint32_t parts)
 {
@@ -238,7 +239,7 @@ weft_ref_moe_matmul_dgrad (const struct weft_kernel *k)
 
 /* ------------------------------------------------------------ dw += dy^T x, by expert */
 
-/* Size of a stack of partial sums, in floats. */
+/* Size in floats of a stack of partial sums. */
 #define ROOM 65536
 
 /* Weight gradient of one expert: a sum over all its rows. In canonical order dw holds one gradient
@@ -246,15 +247,17 @@ weft_ref_moe_matmul_dgrad (const struct weft_kernel *k)
  * tokens form whole sequences. */
 struct gradient {
   const struct weft_kernel *k;
-  const int64_t *count;   /* row counts of the summed sources: one or several per leaf */
+  /* row counts of the source ranks whose rows are summed: one or several per leaf */
+  const int64_t *count;
   uint32_t leaves, parts; /* leaves: number of leaves; parts: row counts per leaf */
-  uint64_t each;          /* row counts per source */
-  uint64_t first;         /* first row of the sum */
+  uint64_t each;          /* number of row counts per source rank */
+  uint64_t first;         /* index of the first token row of the sum */
   uint64_t first_count;   /* index of count[0] among the row counts of all experts */
-  uint64_t at;            /* index in dw of the gradient's first element */
+  uint64_t at;            /* index in dw of the first element of this gradient */
 };
 
-/* First row of leaf l; with padding every source has the same number of rows. */
+/* Index of the first token row of leaf l. With padding, every source rank has the same number of
+ * rows. */
 static uint64_t
 row_of (const struct gradient *g, uint32_t l)
 {
@@ -266,8 +269,8 @@ row_of (const struct gradient *g, uint32_t l)
          weft_moe_count (g->count, n / g->each * g->each, n % g->each);
 }
 
-/* Sets the scales of both factors for the rows of a leaf. All rows of a leaf are in one group of
- * sources, which has its own scales. */
+/* Sets the fp8 scales of both factors for the rows of a leaf. All rows of a leaf belong to one
+ * group of source ranks, which has scales of its own. */
 static void
 set_leaf_scales (const struct gradient *g, uint32_t l, struct weft_range rows,
                  struct weft_range columns, struct weft_gemm *product)
@@ -310,7 +313,8 @@ product_of_leaf (const struct gradient *g, uint32_t l, struct weft_range rows,
   return product;
 }
 
-/* Sums a block of dw: a range of its rows and of its columns. */
+/* Computes a block of the weight gradient dw (a range of its rows and of its columns): sums over
+ * token rows. */
 static void
 sum_block (const struct gradient *g, struct weft_range rows, struct weft_range columns)
 {
@@ -375,7 +379,8 @@ sources_of (const struct weft_kernel *k)
   return k->shape.dim[SOURCES] ? k->shape.dim[SOURCES] : slices_of (k);
 }
 
-/* First row of block `block` = expert * slices + slice. */
+/* Index of the first token row of one expert and one slice (a group of source ranks). `block` is
+ * expert * slices + slice. */
 static uint64_t
 slice_begins (const struct weft_kernel *k, uint64_t block)
 {
@@ -420,7 +425,7 @@ weft_cpu_moe_matmul_wgrad (const struct weft_kernel *k, uint32_t part, uint32_t 
     (k->canonical ? sum_slices : sum_all) (k, e, rows);
 }
 
-/* Gradient of one expert in one slice of dw. */
+/* Describes the weight gradient of one expert in one slice of dw. */
 static void
 ref_gradient (const struct weft_kernel *k, struct weft_moe_rows rows, double *dw)
 {
@@ -479,7 +484,7 @@ value_at (const struct weft_kernel *k, const struct weft_operand *o, const struc
                                                  : line * across + at[1] / block];
 }
 
-/* Rows [first, last) of a factor as doubles. */
+/* Reads rows [first, last) of a factor as doubles. */
 static void
 expand (const struct weft_kernel *k, const struct weft_operand *o, const struct scaled *s,
         uint64_t last, double *to)

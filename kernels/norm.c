@@ -4,8 +4,8 @@
 #include "kernels/sums.h"
 #include <math.h>
 
-/* Floats of scratch for the gradients of weight and bias: enough for 4,096 columns of 16
- * sequences. */
+/* Size in floats of the scratch for the gradients of weight and bias: enough for 4,096 columns of
+ * 16 sequences. */
 #define ROOM 65536
 
 enum { X, WEIGHT, BIAS, Y };
@@ -115,8 +115,8 @@ row_gradient (const struct weft_kernel *k, const struct weft_row_norm *norm, uin
   return g;
 }
 
-/* Sums the weight gradients over rows, for a range of columns. The call for the last range also
- * computes the input gradients of the rows. */
+/* Sums the weight gradients over all rows, for a range of columns. The call for the last range of
+ * columns also computes the input gradients of all rows. */
 static void
 sum_columns (const struct weft_kernel *k, struct weft_range columns, struct weft_sums *dweight,
              struct weft_sums *dbias)
@@ -184,8 +184,8 @@ weft_cpu_norm_dgrad (const struct weft_kernel *k, uint32_t part, uint32_t parts)
   }
 }
 
-/* The arguments of norm_wgrad, with its operands at the operand numbers of norm_bwd. dx is
- * absent. */
+/* The arguments of norm_wgrad, with the operands at the operand numbers that they have in norm_bwd,
+ * but without dx. */
 static struct weft_kernel
 weights_alone (const struct weft_kernel *k)
 {
@@ -240,7 +240,7 @@ weft_ref_norm (const struct weft_kernel *k)
   }
 }
 
-/* The sum is rounded to its stored type before the norm. */
+/* Reference of the norm of a sum: the sum is rounded to its stored type before it is normalised. */
 void
 weft_ref_add_norm (const struct weft_kernel *k)
 {

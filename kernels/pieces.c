@@ -20,7 +20,8 @@ weft_extent_settle (const struct weft_kernel *k, uint32_t operand)
   return k->shape.dim[0] / parts * pieces[operand];
 }
 
-/* The rank whose piece was received after `steps` steps; also the final place of this piece. */
+/* The rank whose piece this rank received after `steps` steps of the ring. The number of that rank
+ * is also the index at which the piece is stored in the end. */
 static uint64_t
 sender (const struct weft_kernel *k, uint64_t steps)
 {
@@ -146,8 +147,8 @@ weft_ref_take_part (const struct weft_kernel *k)
 
 enum { A = 1, B };
 
-/* Columns of an operand of concat, or of concat_bwd, whose first operand is the gradient of the
- * whole. */
+/* Number of columns of an operand of concat or of concat_bwd. In concat_bwd, the first operand is
+ * the gradient of the concatenated tensor. */
 static uint64_t
 columns_of (const struct weft_kernel *k, uint32_t operand)
 {
@@ -228,8 +229,9 @@ enum { H_TOKENS, H_PARTS, H_HEADS, H_GROUPS, H_WIDTH, H_TAKEN };
  * one row, the joined row; put_heads does the opposite. */
 struct shares {
   uint64_t q, k, sharing; /* sharing: number of ranks that share a query group */
-  uint64_t queries;       /* number of ranks whose queries are in the joined row */
-  uint64_t part, taken;   /* columns of a rank's part, and of the joined row */
+  uint64_t queries;       /* number of ranks whose queries the joined row contains */
+  /* part: number of columns of one rank's part; taken: number of columns of the joined row */
+  uint64_t part, taken;
 };
 
 static struct shares
@@ -272,8 +274,8 @@ weft_extent_put_heads (const struct weft_kernel *k, uint32_t operand)
   return weft_extent_take_heads (k, operand == X ? Y : X);
 }
 
-/* A run of n contiguous elements of a token: their rank, their column in that rank's part, and
- * their column in the joined row (`at`). */
+/* n elements of a token that are contiguous both in a rank's part and in the joined row: the rank,
+ * the first column in the rank's part, and the first column in the joined row (`at`). */
 struct run {
   uint64_t rank, column, at, n;
 };

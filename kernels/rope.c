@@ -7,7 +7,7 @@
 #include "kernels/part.h"
 #include <math.h>
 
-/* Half of the widest head (model.def). */
+/* Maximum number of rotated pairs of a head: half the width of the widest head (model.def). */
 #define MOST_PAIRS 2048
 
 enum { LOCAL = 2 /* dimension */ };
@@ -24,7 +24,7 @@ token_elements (const struct weft_kernel *k)
   return (token_heads (k) + weft_kernel_groups (k)) * k->shape.dim[1];
 }
 
-/* Number of rotated pairs of a head. */
+/* Number of pairs of a head that rotary embedding rotates. */
 static uint64_t
 pairs (const struct weft_kernel *k)
 {

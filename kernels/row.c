@@ -113,7 +113,7 @@ weft_row_forward (const struct weft_row_norm *norm, struct weft_row x,
 
 /* --------------------------------------------------------------------- backward */
 
-/* Inputs of the gradient of one stretch of a row. */
+/* Inputs of the backward pass of a norm, for a part of a row. */
 struct stretch {
   const float *dy, *x, *weight;
   struct weft_moments moments;
@@ -148,8 +148,9 @@ sum_gradients (weft_lanes *to, const struct stretch *s, uint64_t n)
   to[1] = gx;
 }
 
-/* Subtracts from g its components that only change the mean (of_g) or the norm (of_gx) of the
- * row. */
+/* Input gradient of a norm: from dy * weight, subtracts of_g (the mean of dy * weight; 0 for
+ * rmsnorm) and the component along the normalised row (of_gx), because the output does not depend
+ * on the scale of the row and, for layernorm, on its mean. */
 WEFT_WIDE static void
 project (float *dx, const struct stretch *s, float of_g, float of_gx, uint64_t n)
 {

@@ -1,4 +1,5 @@
-/* Sums the slices that a rank has received from the members of a group. */
+/* Reduction after an exchange: adds the slices that a rank has received from the members of a
+ * group. */
 #include "core/base/fold.h"
 #include "kernels/float.h"
 #include "kernels/kernel.h"
@@ -24,7 +25,8 @@ struct stack {
   float entry[WEFT_FOLD_MOST_DEPTH][WEFT_STRETCH];
 };
 
-/* Nodes are rounded only in moe_fold, which is a canonical sum. */
+/* Adds two entries of the stack. Only moe_fold rounds partial sums, because its sum is a canonical
+ * sum. */
 static void
 join_sums (void *stack, uint32_t below)
 {
@@ -35,7 +37,7 @@ join_sums (void *stack, uint32_t below)
     weft_round (s->k->operand[1].dtype, s->n, s->entry[below]);
 }
 
-/* Sums elements [first, first + n) of every slice in the order of fold.h. */
+/* Adds elements [first, first + n) of all slices as a tree (core/base/fold.h). */
 static void
 sum_stretch (const struct weft_kernel *k, uint64_t first, uint64_t n)
 {

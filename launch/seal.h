@@ -14,9 +14,10 @@
 #include <glib.h>
 #include <stdint.h>
 
-#define WEFT_SEAL_NONCE 32u /* bytes of a nonce, and of a proof */
+#define WEFT_SEAL_NONCE 32u /* size in bytes of a nonce, and of a proof */
 #define WEFT_SEAL_MOST 65536u
-#define WEFT_SEAL_OVERHEAD 20u /* bytes that a record adds */
+/* number of bytes that a record adds to its contents: length and authentication tag */
+#define WEFT_SEAL_OVERHEAD 20u
 
 enum weft_seal_side { WEFT_SEAL_CLIENT, WEFT_SEAL_STORE };
 
@@ -25,7 +26,7 @@ typedef struct weft_seal weft_seal;
 /* Fills `bytes` with n random bytes from the kernel. */
 void weft_seal_random (uint8_t *bytes, gsize n);
 
-/* Computes the proof that `side` sends. */
+/* Computes the proof that `side` knows the secret. */
 void weft_seal_prove (const char *secret, const GByteArray *transcript, enum weft_seal_side side,
                       uint8_t proof[WEFT_SEAL_NONCE]);
 

@@ -3,11 +3,12 @@
 #pragma once
 #include <glib.h>
 
-/* Finds the value of a name. NaN is a value, too: that of a blank cell. Returns FALSE if the name
- * is unknown. */
+/* A function that finds the value of a name. A blank cell has the value NaN. Returns FALSE if the
+ * name is unknown. */
 typedef gboolean weft_arithmetic_names (const char *name, double *value, const void *user);
 
-/* Calculates an expression of + - * / % ( ) and ceil(), with the usual precedence. `names` NULL:
- * there are no names. Returns FALSE if the text is no expression. */
+/* Calculates an expression of numbers, names, + - * / % ( ) and ceil(), with the usual precedence.
+ * `names` NULL: the expression may not contain names. Returns FALSE if the text is not an
+ * expression. */
 gboolean weft_arithmetic (const char *text, weft_arithmetic_names *names, const void *user,
                           double *value);

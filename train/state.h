@@ -23,12 +23,13 @@ enum weft_state_kind { WEFT_STATE_KIND_LIST (WEFT_WORD_ID) WEFT_N_STATE_KIND };
 extern const char *const weft_state_kind_words[];
 
 struct weft_state_tensor {
-  char *name;        /* "layers.3.qkv.weight", "embedding.weight" */
-  const char *param; /* "qkv.weight": the name in the program */
-  uint32_t layer;    /* WEFT_NO_LAYER outside the layers */
+  /* name of the tensor, for example "layers.3.qkv.weight" or "embedding.weight" */
+  char *name;
+  const char *param; /* name of the parameter inside its layer, for example "qkv.weight" */
+  uint32_t layer;    /* number of the layer; WEFT_NO_LAYER for tensors outside the layers */
   uint64_t rows, columns;
   gboolean decay;
-  enum weft_dtype dtype; /* type of the weight that kernels read */
+  enum weft_dtype dtype; /* data type of the weight in memory, as kernels read it */
   gboolean fp8_recipe; /* the tensor is state of the fp8 recipe (largest magnitudes), not a
                      * parameter: 0 after loading a checkpoint without this tensor; ignored in a
                      * checkpoint if this job does not have it */
@@ -54,22 +55,22 @@ gboolean weft_state_go_on (const weft_state *state, GError **error);
 /* The connection to the other processes of the job; NULL in a job of one process. */
 struct weft_rendezvous *weft_state_peers (const weft_state *state);
 
-/* Whether a row of the executor (a rank) belongs to this process. */
+/* Whether a rank belongs to this process. */
 gboolean weft_state_has (const weft_state *state, uint32_t row);
 
 /* The tensors in model order: embeddings, layers, final norm, head. */
 uint32_t weft_state_count (const weft_state *state);
 const struct weft_state_tensor *weft_state_at (const weft_state *state, uint32_t tensor);
 
-/* The training precision: the type of all weights that are not fp8. */
+/* The training precision: the data type of all weights that are not fp8. */
 enum weft_dtype weft_state_dtype (const weft_state *state);
 
-/* Reads elements [first, first + n) of a tensor as floats. 16-bit weights convert exactly; fp8
- * weights are the values of their codes. */
+/* Reads elements [first, first + n) of a tensor as floats. 16-bit weights are converted exactly;
+ * fp8 weights are read as the values of their codes. */
 void weft_state_read (weft_state *state, uint32_t tensor, enum weft_state_kind kind,
                       uint64_t first, uint64_t n, float *out);
-/* Address of a tensor as kernels read it, valid while the executor is open. NULL if the row has no
- * whole copy of the tensor, or has fp8 codes. */
+/* Address of a tensor in the memory of a rank, as kernels read it; valid while the executor is
+ * open. NULL if the rank has no whole copy of the tensor, or has fp8 codes. */
 void *weft_state_address (const weft_state *state, uint32_t tensor, uint32_t row);
 
 /* Writes elements [first, first + n) of a tensor. Weights are rounded to their type. Writing the
@@ -87,12 +88,12 @@ gboolean weft_state_quantise (weft_state *state, GError **error);
  * must call this function. It does nothing for other tensors. */
 gboolean weft_state_gather (weft_state *state, uint32_t tensor, GError **error);
 
-/* Frees the gathered masters. */
+/* Frees the masters that weft_state_gather() has gathered. */
 void weft_state_drop_gathered (weft_state *state);
 
-/* Elements that a row of the executor owns, the same for all kinds. The runs of all rows together
- * are the whole tensor, without overlap. A run has `lines` lines of n elements; each line begins
- * one tensor row after the previous line. */
+/* The elements that one rank owns, the same for all kinds of state. The runs of all ranks together
+ * are the whole tensor, without overlap. A run has `lines` lines of n contiguous elements; each
+ * line begins one row of the tensor after the previous line. */
 struct weft_state_run {
   uint32_t row;
   uint64_t first, n, lines;

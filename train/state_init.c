@@ -9,8 +9,8 @@
 /* "initializer_range" of gpt2 in transformers, and Radford et al. 2018, section 4.1: N(0, 0.02). */
 #define DEVIATION 0.02
 
-#define BLOCK (1u << 22) /* elements drawn and written at once */
-#define SHARE (1u << 16) /* fewest elements per thread */
+#define BLOCK (1u << 22) /* number of elements that are drawn and written at once */
+#define SHARE (1u << 16) /* one thread is used per this many elements, and one more for the rest */
 #define MOST_THREADS 32u
 
 /* Hash of the tensor name, mixed with the seed. */
@@ -133,5 +133,6 @@ weft_state_init (weft_state *state, uint64_t seed)
   for (uint32_t i = 0; i < weft_state_count (state) && weft_state_go_on (state, NULL); i++)
     init_tensor (state, i, seed, layers, block);
   if (!weft_state_peers (state))
-    weft_state_quantise (state, NULL); /* cannot fail in a single process */
+    /* ignores the result: the call cannot fail in a single process */
+    weft_state_quantise (state, NULL);
 }

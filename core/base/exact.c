@@ -28,7 +28,9 @@ add_one (int64_t *sum, double term)
     sum[N_DIGIT]++;
     return;
   }
-  if (exponent == 0) /* zero or subnormal: no product of two fp32 is so small */
+  /* A double that is zero or subnormal is skipped; the product of two fp32 numbers is never that
+   * small. */
+  if (exponent == 0)
     return;
   uint64_t mantissa = (bits & 0xfffffffffffffull) | 1ull << 52;
   int place = exponent - 1075 - WEFT_EXACT_LOW;
@@ -43,7 +45,9 @@ add_one (int64_t *sum, double term)
 void
 weft_exact_add (int64_t sum[WEFT_EXACT_WORDS], const double *term, uint64_t n)
 {
-  const uint64_t most = 1u << 30; /* terms between carries: 2^30 x 2^32 fits a word */
+  /* number of terms that are added between two carries: the sum of 2^30 terms below 2^32 does not
+   * overflow an int64_t */
+  const uint64_t most = 1u << 30;
 
   for (uint64_t first = 0; first < n; first += most) {
     uint64_t end = n - first < most ? n : first + most;

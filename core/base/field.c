@@ -135,7 +135,8 @@ parse_number (const struct weft_field *field, const char *text, double *number)
 {
   if (!weft_units_parse (text, field->unit, number, NULL) || !within (field, *number))
     return FALSE;
-  *number += 0.0; /* -0.0 becomes 0.0: the bits of -0.0 are those of WEFT_NONE */
+  /* -0.0 becomes 0.0, because the bits of -0.0 as a double are those of WEFT_NONE */
+  *number += 0.0;
   return TRUE;
 }
 

@@ -10,9 +10,9 @@
 
 struct weft_output {
   FILE *file;
-  char *path;      /* as the caller named it */
-  char *target;    /* the file that gets the contents; NULL: written in place */
-  char *temporary; /* name of the unfinished file; NULL: it has no name */
+  char *path;      /* the path as the caller gave it */
+  char *target;    /* the path that gets the new contents; NULL: the file is written in place */
+  char *temporary; /* path of the temporary file; NULL: the file has no name until it is complete */
 };
 
 static gboolean
@@ -32,7 +32,9 @@ struct identity {
 
 static struct {
   GMutex mutex;
-  GArray *read; /* struct identity; NULL before weft_output_guard_inputs() */
+  /* files that the command has read, as struct identity; NULL until weft_output_guard_inputs() is
+   * called */
+  GArray *read;
 } inputs;
 
 void
@@ -73,7 +75,8 @@ is_input (const struct stat *file)
 
 /* ------------------------------------------------------------------------ places */
 
-/* Whether a file is that of stdout or stderr: `--trace /dev/stdout >trace.json`. */
+/* Whether a file is the one that stdout or stderr is connected to, as in `--trace /dev/stdout
+ * >trace.json`. */
 static gboolean
 is_standard (const struct stat *file)
 {
@@ -141,8 +144,8 @@ weft_output_find (const char *path, char **target, GError **error)
 
 /* ----------------------------------------------------------------------- writing */
 
-/* Opens a file without a name in the folder of the target, or one with a temporary name. An
- * existing target passes on its permissions. */
+/* Opens a file without a name in the folder of the target, or a file with a temporary name. The new
+ * file gets the permissions of an existing target. */
 static int
 open_unfinished (weft_output *o)
 {

@@ -11,11 +11,12 @@
 #include <glib.h>
 #include <stdio.h>
 
-/* Remembers from now on which files are read by weft_file_read() and others that call
- * weft_output_note_input(). For commands; a library does not call this. */
+/* From now on, records each file that weft_file_read(), or another function that calls
+ * weft_output_note_input(), reads. The commands call this; a library does not. */
 void weft_output_guard_inputs (void);
 
-/* Notes that an open file is read. Does nothing without weft_output_guard_inputs(). */
+/* Records that a file has been read, so that the command does not overwrite it. Does nothing before
+ * weft_output_guard_inputs() was called. */
 void weft_output_note_input (int fd);
 
 /* Finds the file that a path stands for. *target receives its path, without a symbolic link; the
@@ -27,11 +28,11 @@ typedef struct weft_output weft_output;
 /* Opens a file for writing; NULL with an error. */
 weft_output *weft_output_open (const char *path, GError **error);
 
-/* The stream to write to. */
+/* The stream to which the caller writes the contents of the file. */
 FILE *weft_output_stream (const weft_output *output);
 
-/* Completes the file, gives it its name and frees `output`. FALSE if anything could not be written;
- * then an existing file keeps its old contents. */
+/* Completes the file, gives the file its name and frees `output`. If anything could not be written,
+ * returns FALSE, and an existing file keeps its old contents. */
 gboolean weft_output_close (weft_output *output, GError **error);
 
 /* Discards what was written and frees `output`, which may be NULL. */
