@@ -30,10 +30,20 @@
  *   seconds = base + sum over axes of (steps * latency of a step) + t + 2 sqrt (c t)
  *   t       = max over links of (bytes crossing it / capacity), and the rate of the kernel
  *
- * The minimum over algorithms and protocols counts, which is how NCCL chooses (src/graph/tuning.cc
- * of NVIDIA/nccl).  Each protocol has a base and steps of its own.  LL sends 8 bytes for 4 bytes of
- * data, LL128 128 for 120.  In Simple, a rank waits c for each chunk that it passes on.  Small
- * chunks cost many waits, large chunks fill the pipeline late; the best size leaves 2 sqrt (c t).
+ * Each protocol has a base and steps of its own.  LL sends 8 bytes for 4 bytes of data, LL128 128
+ * for 120.  In Simple, a rank waits c for each chunk that it passes on.  Small chunks cost many
+ * waits, large chunks fill the pipeline late; the best size leaves 2 sqrt (c t).
+ *
+ * NCCL chooses the algorithm and the protocol with the least time by its own estimate
+ * (src/graph/tuning.cc of NVIDIA/nccl): the formula above without waits for chunks, and without the
+ * rate of the kernel in LL128, which NCCL takes to be that of the links.  So NCCL uses LL128 for
+ * some sizes that Simple would move faster.
+ *
+ * A small tensor uses few of NCCL's channels (src/enqueue.cc): in LL, every channel in use carries
+ * collective_channel_bytes_ll of each rank of a ring, so a larger tensor takes at least as long as
+ * one channel needs for these bytes.  Before NCCL 2.20, an NVLS channel took collective_nvls_chunk
+ * bytes of each rank before the next channel got any.
+ *
  * Flows of many nodes collide at switches: bytes between k nodes take 1 + congestion * log2 k times
  * as long.
  *
@@ -79,6 +89,7 @@ struct weft_traffic {
   double step[WEFT_MAX_AXES];    /* seconds of one step */
   double latency;                /* base latency and all steps */
   double seconds;                /* by the closed formula, without other traffic */
+  double estimate;               /* seconds that the library assumes when it chooses */
 };
 
 /* The axis along which the flows of a way go (fabric.h). */

@@ -12,6 +12,8 @@ struct weft_coll_terms {
   double base;                /* seconds before the first step */
   double step[WEFT_MAX_AXES]; /* seconds of a step along each axis */
   double least;               /* seconds that the bytes take at least, whatever the links */
+  double hidden;              /* the same, by limits that the library does not include when it
+                               * chooses */
 };
 
 struct weft_coll_algorithm {
@@ -24,9 +26,11 @@ struct weft_coll_algorithm {
   void (*steps) (enum weft_op_kind kind, const struct weft_coll_shape *s,
                  uint32_t steps[WEFT_MAX_AXES]);
 
-  /* Changes the terms of the protocol, for `bytes` that the first function has set; may be NULL. */
-  void (*adjust) (const struct weft_coll_shape *s, enum weft_protocol protocol,
-                  const double bytes[WEFT_MAX_WAYS], struct weft_coll_terms *terms);
+  /* Changes the terms of the protocol, for `bytes` that the first function has set; may be NULL.
+   * `stack` may be NULL. */
+  void (*adjust) (const struct weft_coll_shape *s, const union weft_stack *stack,
+                  enum weft_protocol protocol, double whole, const double bytes[WEFT_MAX_WAYS],
+                  struct weft_coll_terms *terms);
   unsigned choices; /* bit of enum weft_algorithm if the library chooses it; 0: nothing to choose */
   gboolean relays;  /* ranks pass on chunks that they receive */
   gboolean simple;  /* exists in protocol Simple only */
@@ -50,10 +54,10 @@ extern const struct weft_coll_style weft_coll_tiers, weft_coll_grid;
 /* Whether groups of this placement can use a protocol: whether the topology gives its latencies. */
 gboolean weft_coll_has_protocol (const struct weft_coll_shape *s, enum weft_protocol protocol);
 
-/* The terms of a protocol for flows of `bytes` data. */
+/* The terms of a protocol for flows of `bytes` data, for a tensor of `whole` bytes. */
 void weft_coll_terms_of (const struct weft_coll_shape *s, const union weft_stack *stack,
-                         enum weft_protocol protocol, const double bytes[WEFT_MAX_WAYS],
-                         struct weft_coll_terms *terms);
+                         enum weft_protocol protocol, double whole,
+                         const double bytes[WEFT_MAX_WAYS], struct weft_coll_terms *terms);
 
 /* Bytes that a flow occupies on its links for each byte of data: with flags, and with collisions
  * between nodes. */
