@@ -168,8 +168,8 @@ run_in_thread (gpointer prediction, gpointer unused)
   g_async_queue_push (p->done, p);
 }
 
-/* SimGrid has one engine per process, which belongs to the thread that created it. So one thread,
- * which is never ended, runs all predictions, one after the other. */
+/* SimGrid has one engine per process, which belongs to the thread that created it. Therefore one
+ * thread, which never ends, runs all predictions, one after the other. */
 static gpointer
 start_thread (gpointer unused)
 {

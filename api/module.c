@@ -348,8 +348,8 @@ weft_module_no_sync_end (weft_module *m, weft_error *error)
 
 /* ----------------------------------------------------------------------- gradients */
 
-/* Runs all parts up to and including the next part of this kind. Parts whose calls the user has
- * left out run as well. */
+/* Runs all parts of the step up to and including the next part of this kind. Parts whose calls the
+ * user has not made run as well. */
 static bool
 run_through (weft_module *m, enum weft_part_kind kind, weft_error *error)
 {

@@ -4,13 +4,14 @@
 #include "api/inside.h"
 #include <string.h>
 
-/* Elements that are copied at once. */
+/* number of elements that are copied at once */
 #define BLOCK 65536u
 
 struct weft_open_state_dict {
   weft_module *module;
   gboolean keep_vars;
-  enum weft_state_kind kind; /* what reads return: weights or masters */
+  /* what a read returns: the weights of the module, or their fp32 masters */
+  enum weft_state_kind kind;
   size_t n;
   weft_tensor_face *face;
   char **name; /* name of each tensor, with the prefix */
@@ -156,7 +157,7 @@ weft_api_refresh_masters (weft_module *m)
 {
   g_autofree float *block = g_new (float, BLOCK);
 
-  if (weft_state_dtype (m->state) == WEFT_FP32) /* fp32 weights are their own masters */
+  if (weft_state_dtype (m->state) == WEFT_FP32) /* fp32 weights have no separate masters */
     return;
   for (uint32_t i = 0; i < weft_state_count (m->state); i++) {
     const struct weft_state_tensor *t = weft_state_at (m->state, i);

@@ -172,8 +172,8 @@ keep_kernel (void *user, const struct weft_kernel *k)
   g_array_append_val ((GArray *) user, *k);
 }
 
-/* Replaces token ids by ids below 256, which every model has, and allocates scratch. Matrix
- * products use the cuBLASLt algorithms chosen for training. */
+/* Gives the kernels valid token ids (below 256, which every model has), allocates scratch, and
+ * chooses the cuBLASLt algorithms of matrix products as in training. */
 static gboolean
 prepare (struct bench *b, GArray *kernels, GError **error)
 {
@@ -231,7 +231,7 @@ struct row {
   const char *model, *op, *dtype, *by;
   char dims[160];
   uint32_t times;
-  /* of_flops and of_bytes: achieved FLOP/s and bytes/s as shares of the GPU's peaks */
+  /* achieved FLOP/s (of_flops) and bytes/s (of_bytes) as shares of the peak rates of the GPU */
   double seconds, flops, bytes, of_flops, of_bytes;
 };
 

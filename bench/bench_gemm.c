@@ -69,8 +69,8 @@ run_cpu (const void *what)
   c->cpu (&c->k, 0, 1);
 }
 
-/* y = x w^T through the CBLAS interface. The constants are CblasRowMajor, CblasNoTrans,
- * CblasTrans. */
+/* Computes y = x w^T through the CBLAS interface of OpenBLAS. The constants are CblasRowMajor,
+ * CblasNoTrans, CblasTrans. */
 static void
 run_openblas (const void *what)
 {
@@ -228,8 +228,8 @@ static const struct {
   { "llama", 1, 1024, 8, 2, 128 },
 };
 
-/* Times forward and backward of one attention shape. FLOPs are counted as in core/program/op.h,
- * without the scores that backward computes again. */
+/* Times the forward and the backward kernel of one attention shape. FLOPs are counted as in
+ * core/program/op.h: the scores that the backward kernel computes again are not counted. */
 static void
 bench_attention (const struct bench *b, unsigned i)
 {

@@ -1,9 +1,9 @@
 /* Padding benchmark: bytes that the memory planner loses between buffers, over random large jobs.
- * Padding is planned bytes of both GPU pools divided by their largest sum of live bytes, minus 1.
- * The live bytes are a lower bound of any placement if ops run in program order; lanes that run
- * concurrently may need more.
+ * Padding: the planned bytes of both GPU memory pools, divided by the largest sum of bytes that are
+ * live at once, minus 1. No placement needs fewer bytes than this sum if ops run in program order;
+ * lanes that run concurrently may need more.
  *
- *   bench_padding [JOBS] [SEED]
+ * bench_padding [JOBS] [SEED]
  *
  * Prints the distribution over the roles of all jobs, and the jobs with the most padding. */
 #include "core/base/error.h"

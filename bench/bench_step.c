@@ -1,8 +1,8 @@
-/* Planning and simulation benchmark: the cost of one large step, GPT-3 175B on 1024 GPUs, 16
- * stages, 192 microbatches. Every measurement is a process of its own, to measure its own peak
- * memory. A row gives the time of its stage alone, and the peak memory of that stage and of all
- * stages it needs first. The best of a few runs is shown: other programs can only add time. The
- * plan need not fit into the memory of the GPUs. */
+/* Planning and simulation benchmark: what one large step costs (GPT-3 175B on 1024 GPUs, 16
+ * pipeline stages, 192 microbatches). Each row measures a part of the work in a process of its own:
+ * the time of this part alone, and the peak memory of this part and of all parts that it needs
+ * before. Each measurement is repeated and the best one is shown, because other programs can only
+ * add time. The plan need not fit into the memory of the GPUs. */
 #include "core/base/json.h"
 #include "core/plan/check.h"
 #include "core/base/error.h"

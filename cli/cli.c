@@ -98,7 +98,9 @@ run_words (int argc, char **argv)
 int
 weft_cli_run (int argc, char **argv)
 {
-  signal (SIGXFSZ, SIG_IGN); /* a file that reaches its size limit is an error of write() */
+  /* a write beyond the size limit of files is then an error of write() instead of a signal that
+   * ends the process */
+  signal (SIGXFSZ, SIG_IGN);
   weft_output_guard_inputs ();
   int status = run_words (argc, argv);
 
@@ -114,7 +116,7 @@ struct reader {
   const struct weft_cli_page *page;
   weft_cli_input *input;
   struct weft_words words;
-  weft_settings *flags; /* settings from flags, which are added after those of the job file */
+  weft_settings *flags; /* settings from flags; they are added after the settings of the job file */
 };
 
 static gboolean
@@ -231,7 +233,8 @@ collect (struct reader *r, GError **error)
   r->input->settings = weft_settings_new ();
   if (r->page->topology)
     weft_settings_add (r->input->settings, "cluster", "topology", r->page->topology, "--topology");
-  if (r->input->operand && !weft_flags_file (r->input->operand, r->input->settings, error))
+  if (r->input->operand && !r->page->foreign &&
+      !weft_flags_file (r->input->operand, r->input->settings, error))
     return FALSE;
   weft_settings_take (r->input->settings, r->flags);
   note_ignored (r->input->settings);
@@ -277,15 +280,20 @@ static const char about_jobs[] =
     "(--tp 8) and flags of Megatron-LM command lines (--swiglu) are accepted; weft knobs lists "
     "them at its end.";
 
+static const char about_overrides[] =
+    "Every setting of a job is a flag too (--topology, --nodes or --gpus, --vocab-size ...) and "
+    "overrides what the file says.";
+
 int
 weft_cli_help (const struct weft_cli_page *page)
 {
+  const char *about = page->foreign ? about_overrides : page->job ? about_jobs : NULL;
   const struct weft_cli_flag *flag;
   int columns = weft_cli_columns ();
   size_t width = 0;
 
   if (weft_cli_form != WEFT_CLI_FORM_TEXT) {
-    weft_cli_print_form (page, page->job ? about_jobs : NULL);
+    weft_cli_print_form (page, about);
     return 0;
   }
   printf ("usage: %s\n\n", page->usage);
@@ -301,9 +309,9 @@ weft_cli_help (const struct weft_cli_page *page)
     printf ("  %-*s  ", (int) width, left);
     weft_cli_print_wrapped (flag->doc, (int) width + 4, columns);
   }
-  if (page->job) {
+  if (about) {
     printf ("\n");
-    weft_cli_print_wrapped (about_jobs, 0, columns);
+    weft_cli_print_wrapped (about, 0, columns);
   }
   printf ("\nexamples:\n%s", page->examples);
   return 0;
@@ -373,7 +381,7 @@ weft_cli_write (const char *path, const char *text, GError **error)
 
   if (!output)
     return FALSE;
-  fputs (text, weft_output_stream (output)); /* weft_output_close() reports errors */
+  fputs (text, weft_output_stream (output)); /* weft_output_close() reports errors of this write */
   return weft_output_close (output, error);
 }
 

@@ -3,6 +3,7 @@
 #include "core/base/error.h"
 #include "core/base/sheet.h"
 #include "core/job/aliases.h"
+#include "planner/site.h"
 #include <stdio.h>
 #include <string.h>
 
@@ -164,7 +165,8 @@ static void
 print_bash (void)
 {
   g_auto (GStrv) models = weft_model_names (), stacks = weft_sheet_names (&weft_stack_sheet),
-                 topologies = weft_sheet_names (&weft_cluster_sheet);
+                 topologies = weft_sheet_names (&weft_cluster_sheet),
+                 sites = weft_data_names (WEFT_SITE_FOLDER, WEFT_SHEET_SUFFIX);
 
   weft_cli_form = WEFT_CLI_FORM_FLAGS;
   printf ("_weft() {\n  local cur=${COMP_WORDS[COMP_CWORD]} flags=\n"
@@ -174,7 +176,9 @@ print_bash (void)
   printf ("\" -- \"$cur\"))\n    return\n  fi\n  case ${COMP_WORDS[COMP_CWORD - 1]} in\n");
   print_names ("model", models);
   print_names ("topology", topologies);
+  print_names ("topologies", topologies);
   print_names ("stack", stacks);
+  print_names ("site", sites);
   printf ("  esac\n  case ${COMP_WORDS[1]} in\n");
   for (unsigned i = 0; i < G_N_ELEMENTS (commands); i++)
     print_flags_of (i);

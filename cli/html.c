@@ -148,7 +148,7 @@ x_of (const weft_report *r, double seconds)
   return LEFT + seconds / r->timeline->seconds * (WIDTH - LEFT);
 }
 
-/* Consecutive kernels of one phase and microbatch, which are drawn as one box. */
+/* Consecutive kernels of one phase and microbatch, drawn as one box. */
 struct run {
   double begin, end;
   uint8_t phase;

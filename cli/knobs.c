@@ -20,7 +20,8 @@ is_listed_under (const struct weft_field *knob, const char *class)
   return strlen (class) == length && strncmp (knob->source, class, length) == 0;
 }
 
-/* All classes, in the order of the table. The caller unrefs the array. */
+/* The names of all classes that have knobs, in the order of the table. The caller unrefs the
+ * array. */
 static GPtrArray *
 classes (void)
 {
@@ -127,7 +128,8 @@ print_line (const char *head, const char *text)
   weft_cli_print_wrapped (text, TEXT_COLUMN, weft_cli_columns ());
 }
 
-/* The description of a knob's i-th word. Words of schedules are described in weft_schedules[]. */
+/* The description of the i-th word that a knob accepts. Words of schedules are described in
+ * weft_schedules[]. */
 static const char *
 doc_of_word (const struct weft_field *knob, unsigned i)
 {
@@ -135,7 +137,7 @@ doc_of_word (const struct weft_field *knob, unsigned i)
                                             : weft_word_doc (knob->words, i);
 }
 
-/* Prints each word that a knob accepts, with its description. */
+/* Prints each word that a knob accepts as its value, with the description of the word. */
 static void
 print_words (const struct weft_field *knob)
 {
@@ -150,7 +152,7 @@ print_words (const struct weft_field *knob)
   }
 }
 
-/* The other spellings of a knob, separated by blanks. The caller frees the text. */
+/* The other names of a knob, separated by blanks. The caller frees the text. */
 static char *
 aliases_of (const struct weft_field *knob)
 {
@@ -227,7 +229,7 @@ build_knob (JsonBuilder *builder, const struct weft_field *knob)
   json_builder_end_object (builder);
 }
 
-/* Prints row `only`, or all rows if `only` is negative. */
+/* Prints the knob in row `only`, or all knobs if `only` is negative. */
 static void
 print_json (int only)
 {

@@ -5,7 +5,7 @@
 #include "launch/rendezvous.h"
 
 /* Reads the variables of the launcher that --launcher (`asked`) names. Refuses several processes if
- * the executor has no WEFT_EXEC_PROCESSES. The caller clears *launch. */
+ * the executor cannot run as several processes (WEFT_EXEC_PROCESSES). The caller clears *launch. */
 gboolean weft_cli_launch (const char *asked, const struct weft_exec_ops *ops, weft_launch *launch,
                           GError **error);
 

@@ -53,11 +53,11 @@ static const char *const gpu_grid[] = {
 };
 static const char *const gpu_precisions[] = { "bf16", NULL };
 
-/* The models, precisions and ranks that are measured if no model is given. */
+/* The models, precisions and numbers of ranks that are measured if the user names no model. */
 static const struct grid {
   const char *const *model, *const *precision;
   unsigned n;
-  uint32_t least_ranks; /* least number of ranks for the second measurement */
+  uint32_t least_ranks; /* least number of ranks of the measurement on several ranks */
 } on_cpu = { cpu_grid, cpu_precisions, G_N_ELEMENTS (cpu_grid), 2 },
   on_gpu = { gpu_grid, gpu_precisions, G_N_ELEMENTS (gpu_grid), 1 };
 
@@ -81,7 +81,7 @@ add_words (weft_settings *settings, const char *words)
 
 /* ---------------------------------------------------------------------- measuring */
 
-/* The arguments of the command, and the state of the measurement. */
+/* The arguments of weft measure, and the state of the measurement. */
 struct asked {
   const weft_cli_input *input;
   const struct weft_exec_ops *ops;
@@ -127,7 +127,8 @@ make_plan (const struct asked *a, GError **error)
 
   if (!weft_cli_job (a->input, &job, error) || !check_machine (a, &job, error))
     return NULL;
-  job.cluster.f.cost_table = 0; /* the plan must not depend on earlier measurements */
+  /* the plan must not depend on the results of earlier measurements */
+  job.cluster.f.cost_table = 0;
   g_autoptr (weft_plan) plan = weft_plan_new (&job, error);
   if (!plan || !weft_memory_check (plan, a->ops, error))
     return NULL;
@@ -182,7 +183,7 @@ measure_models (const struct asked *a, const struct grid *grid, uint32_t ranks, 
   return TRUE;
 }
 
-/* Measures all models on one rank, then on the requested number of ranks. */
+/* Measures all models on one rank, then on the number of ranks that the user requested. */
 static gboolean
 measure_grid (const struct asked *a, struct weft_job *job, GError **error)
 {

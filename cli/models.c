@@ -52,8 +52,8 @@ int_text (int64_t n)
   return g_strdup_printf ("%" G_GINT64_FORMAT, n);
 }
 
-/* The source of the model's shape, without the parameter count that follows a semicolon. The caller
- * frees the text. */
+/* The source of the model's shape as text. The parameter count, which follows a semicolon in the
+ * file, is cut off. The caller frees the text. */
 static char *
 source_text (const union weft_model *m)
 {
@@ -90,8 +90,8 @@ cells_of (const union weft_model *m)
   return cells;
 }
 
-/* Prints one row, or the heads if `cells` is NULL. Columns that do not fit the terminal are left
- * out, from the right; the last is cut. */
+/* Prints one row of the table, or the heads of the columns if `cells` is NULL. Columns on the right
+ * that do not fit the terminal are left out, and the last column that is printed may be cut. */
 static void
 print_row (GPtrArray *cells)
 {

@@ -58,7 +58,7 @@ print_pool (const struct weft_memory *memory, enum weft_pool pool)
   }
 }
 
-/* The layers of a program as text: "0 to 3, 8 to 11". The caller frees the text. */
+/* The layers of a program as text, such as "0 to 3, 8 to 11". The caller frees the text. */
 static char *
 layers_of (const weft_program *p)
 {
@@ -77,8 +77,8 @@ layers_of (const weft_program *p)
   return g_string_free (text, FALSE);
 }
 
-/* Prints rows of a program. Rows that are wider than the terminal are continued after a backslash,
- * which the parser reads. */
+/* Prints rows of a program. A row that is wider than the terminal is broken after a backslash; the
+ * parser joins such lines. */
 static void
 print_rows (const char *text)
 {
@@ -167,7 +167,8 @@ static void
 print_picture (const weft_grid *grid, const char *schedule)
 {
   g_autofree char *picture = weft_grid_ascii (grid, weft_cli_columns ());
-  double whole = (double) grid->n_stages / grid->n_ranks; /* chunks per rank of one copy */
+  /* number of chunks per rank, for one copy of the model */
+  double whole = (double) grid->n_stages / grid->n_ranks;
 
   g_autofree char *head = g_strdup_printf (
       "%s: %u ranks, %u stages, %u microbatches, at most %.4g in flight on rank 0\n\n", schedule,
@@ -226,7 +227,8 @@ print_schedule (const struct request *request, const struct weft_job *job)
   return 0;
 }
 
-/* Parses the value of a flag as the number of a stage or rank (`what`), which must be below n. */
+/* Parses the value of a flag as the number of a pipeline stage or a rank (`what`). The number must
+ * be below n. */
 static gboolean
 read_below (const char *flag, const char *what, const char *text, uint32_t n, int64_t *out,
             GError **error)

@@ -22,7 +22,7 @@ static const char examples[] =
 
 /* Flags of the command that are not settings of the job. */
 struct sim_ask {
-  const weft_cli_options *own; /* options of executors */
+  const weft_cli_options *own; /* options that only one executor has */
   const char *executor, *trace, *trace_ranks, *timeline, *html;
   struct weft_exec_options options;
 };

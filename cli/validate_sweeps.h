@@ -1,5 +1,5 @@
-/* validate_sweeps.h - the part of `weft validate` about the order of strategies
- * (planner/sweeps.h). */
+/* validate_sweeps.h - the part of `weft validate` that prints how well the order of strategies is
+ * predicted (planner/sweeps.h). */
 #pragma once
 #include "planner/sweeps.h"
 #include <json-glib/json-glib.h>

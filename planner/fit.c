@@ -33,7 +33,7 @@ struct fit {
   const char *stage; /* what the progress reports */
   const double *at;  /* logarithms of the constants; for row i they begin at at + i * stride */
   size_t stride;
-  gboolean sloped;   /* whether slopes are asked for */
+  gboolean sloped;   /* whether the caller needs slopes (derivatives of the residuals) */
 };
 
 static struct row *

@@ -92,8 +92,8 @@ further_overlap (const struct weft_shortened *shortened, const struct weft_repor
   return sum;
 }
 
-/* Model FLOPs are proportional to tokens; executed FLOPs are extrapolated linearly, like
- * seconds. */
+/* Extrapolates the FLOPs of a report. Model FLOPs are proportional to the tokens. Executed FLOPs
+ * are extrapolated linearly, like seconds. */
 static struct weft_report_iteration
 further_iteration (const struct weft_shortened *shortened, const struct weft_job *job,
                    const struct weft_report_iteration *a, const struct weft_report_iteration *b)

@@ -25,7 +25,7 @@ accumulate (weft_module *module, const weft_job_facts *job, weft_batches *batche
 {
   uint64_t position = weft_module_steps (module) * job->global_batch_size;
 
-  if (job->stages > 1) /* one call runs the whole pipeline schedule */
+  if (job->stages > 1) /* this call runs the whole pipeline schedule */
     return weft_batches_read (batches, position, tokens, error) &&
            weft_module_forward_backward (module, tokens, error);
   for (uint32_t micro = 0; micro < job->microbatches; micro++) {

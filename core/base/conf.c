@@ -7,13 +7,14 @@
 
 #define MOST_BYTES (4 << 20)
 
-/* Results of one pass over the text.  GKeyFile parses names and escapes, but reports neither line
- * numbers nor duplicate keys, and accepts "# comment" only on a line of its own.  The scanner
- * therefore records lines, refuses duplicates and removes comments; GKeyFile parses the rest. */
+/* Results of one pass over the text of an .ini file. GKeyFile parses names and escapes, but it
+ * reports neither line numbers nor duplicate keys, and it accepts "# comment" only on a line of its
+ * own. The pass therefore records line numbers, refuses duplicates and removes comments; GKeyFile
+ * parses the remaining text. */
 struct scan {
   weft_conf *conf;
   GArray *entry;
-  GHashTable *seen; /* "section\nkey" to line */
+  GHashTable *seen; /* maps "section\nkey" to its line number */
   GString *clean;
   const char *section;
   unsigned line;
@@ -134,7 +135,8 @@ scan_lines (struct scan *scan, const char *text, GError **error)
   return TRUE;
 }
 
-/* Stores the value of every entry; GKeyFile replaces the escapes \s \n \t \r \\. */
+/* Stores the value of every entry. GKeyFile replaces the escapes \s \n \t \r \\ by the characters
+ * that they stand for. */
 static gboolean
 read_values (struct scan *scan, GError **error)
 {

@@ -8,9 +8,9 @@
 
 typedef struct weft_csv {
   char *name;                 /* file name for messages */
-  unsigned n_column, n_row;   /* rows, without the row of names */
+  unsigned n_column, n_row;   /* numbers of columns and of rows; the header row is not counted */
   const char **column;        /* names */
-  const char **cell;          /* [row * n_column + column] */
+  const char **cell;          /* cell of a row and a column: cell[row * n_column + column] */
   unsigned *line;             /* first line of each row, 1-based */
   GStringChunk *strings;
 } weft_csv;

@@ -43,7 +43,9 @@ add_one (int64_t *sum, double term)
 void
 weft_exact_add (int64_t sum[WEFT_EXACT_WORDS], const double *term, uint64_t n)
 {
-  const uint64_t most = 1u << 30; /* terms between carries: 2^30 x 2^32 fits a word */
+  /* number of terms that are added between two carries: the sum of 2^30 terms below 2^32 does not
+   * overflow an int64_t */
+  const uint64_t most = 1u << 30;
 
   for (uint64_t first = 0; first < n; first += most) {
     uint64_t end = n - first < most ? n : first + most;

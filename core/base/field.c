@@ -27,12 +27,17 @@ weft_table_defaults (const struct weft_table *table, union weft_value *values)
 static gboolean
 has_alias (const struct weft_field *field, const char *name)
 {
-  if (!field->aliases || !*field->aliases)
-    return FALSE;
-  g_auto (GStrv) alias = g_strsplit (field->aliases, " ", -1);
-  for (unsigned i = 0; alias[i]; i++)
-    if (weft_same_name (alias[i], name))
+  char alias[64];
+
+  for (const char *at = field->aliases ? field->aliases : ""; *at; at += *at == ' ') {
+    size_t n = strcspn (at, " ");
+    g_assert (n < sizeof alias);
+    memcpy (alias, at, n);
+    alias[n] = '\0';
+    if (weft_same_name (alias, name))
       return TRUE;
+    at += n;
+  }
   return FALSE;
 }
 
@@ -130,7 +135,8 @@ parse_number (const struct weft_field *field, const char *text, double *number)
 {
   if (!weft_units_parse (text, field->unit, number, NULL) || !within (field, *number))
     return FALSE;
-  *number += 0.0; /* -0.0 becomes 0.0: the bits of -0.0 are those of WEFT_NONE */
+  /* -0.0 becomes 0.0, because the bits of -0.0 as a double are those of WEFT_NONE */
+  *number += 0.0;
   return TRUE;
 }
 

@@ -23,8 +23,8 @@ enum weft_type {
   WEFT_TYPE_BOOL,   /* 0 or 1 */
   WEFT_TYPE_REAL,   /* double in `unit`, within [lo, hi] */
   WEFT_TYPE_WORD,   /* index into words[] */
-  WEFT_TYPE_TEXT,   /* GQuark of the text */
-  WEFT_TYPE_METHOD, /* an API entry: documented here, cannot be set */
+  WEFT_TYPE_TEXT,   /* number of an interned text (GQuark) */
+  WEFT_TYPE_METHOD, /* a method of an upstream class: listed in the help, but a job cannot set it */
 };
 
 /* The value of an optional field that is not given; prints and parses as "none". */
@@ -39,16 +39,18 @@ struct weft_field {
   const char *name;
   enum weft_type type;
   const char *def;          /* "none" makes the field optional */
-  const char *lo, *hi;      /* inclusive, NULL: unbounded */
+  const char *lo, *hi;      /* least and largest value, both allowed; NULL: no limit */
   const char *unit;         /* "B", "B/s", "s", "FLOP/s", "" */
-  const char *const *words; /* NULL-terminated, for WEFT_TYPE_WORD */
-  const char *source;       /* classes or files that have the field, space separated */
+  const char *const *words; /* the allowed words of a WEFT_TYPE_WORD; NULL-terminated */
+  /* names of the classes or files that have the field, separated by spaces */
+  const char *source;
   const char *affects;      /* words of "program memory cost executor init"; "none: why"; "not
                                yet" */
-  const char *aliases;      /* other spellings, space separated, or "" */
+  const char *aliases;      /* other names of the field, separated by spaces; "": none */
   const char *doc;          /* one line */
   gboolean optional;        /* a sheet (sheet.h) may omit the field: it keeps its default */
-  const char *only;         /* the kinds of sheets that have the field; NULL: all kinds */
+  /* the kinds of sheet files that may set the field, separated by spaces; NULL: every kind */
+  const char *only;
 };
 
 struct weft_table {
@@ -74,14 +76,16 @@ gboolean weft_field_parse (const struct weft_field *field, const char *text,
 gboolean weft_field_holds (const struct weft_field *field, union weft_value value);
 gboolean weft_field_is_default (const struct weft_field *field, union weft_value value);
 
-/* Inverts weft_field_parse().  Caller frees. */
+/* Prints a value such that weft_field_parse() returns the same value. The caller frees the text. */
 char *weft_field_print (const struct weft_field *field, union weft_value value);
 
-/* What a number without a unit counts, by the first part of the field's doc: " (tokens in one
- * training sequence)". Empty for other fields.  Caller frees. */
+/* What a number without a unit counts, for example " (tokens in one training sequence)". The text
+ * is the first part of the field's doc; it is empty for fields that are not numbers or have a unit.
+ * The caller frees the text. */
 char *weft_field_counts (const struct weft_field *field);
 
-/* "1..1024", "none|selective|full", "true|false": for help and messages.  Caller frees. */
+/* The allowed values of a field as text for help and messages: "1..1024", "none|selective|full",
+ * "true|false". The caller frees the text. */
 char *weft_field_range (const struct weft_field *field);
 
 /* Whether `affects` begins with "not yet": the field is known, but no code reads it yet. */

@@ -34,9 +34,9 @@ read_up_to (int fd, gsize most, GString *text)
   return 0;
 }
 
-/* Whether a pipe has data or a writer.  A named pipe has no writer until a process opens it for
- * writing, and a blocking read would wait for that process. `fd` is open without blocking.  If this
- * function reads a byte, it appends the byte to `text`. */
+/* Whether a pipe has data to read or a process that has opened it for writing. A blocking read from
+ * a named pipe without a writer would wait for such a process. `fd` is open without blocking. If
+ * this function reads a byte, it appends the byte to `text`. */
 static gboolean
 has_writer (int fd, GString *text)
 {
@@ -51,7 +51,7 @@ has_writer (int fd, GString *text)
   return n != 0;
 }
 
-/* Makes reads of this file block from now on. */
+/* Switches reads of this file back to blocking mode. */
 static void
 let_block (int fd)
 {

@@ -29,7 +29,8 @@ weft_fold_merges (uint32_t i, uint32_t n)
   return i + 1 < n ? (uint32_t) __builtin_ctz (i + 1) : (uint32_t) __builtin_popcount (i);
 }
 
-/* Entries the stack needs for n leaves; never more than WEFT_FOLD_MOST_DEPTH. */
+/* Number of partial sums that the stack must be able to hold for n leaves; never more than
+ * WEFT_FOLD_MOST_DEPTH. */
 static inline uint32_t
 weft_fold_depth (uint32_t n)
 {

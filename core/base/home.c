@@ -1,4 +1,4 @@
-/* For dladdr() (GNU) and realpath() (POSIX). */
+/* Needed for dladdr() (GNU) and realpath() (POSIX). */
 #define _GNU_SOURCE
 #include "core/base/home.h"
 #include <dlfcn.h>
@@ -32,8 +32,9 @@ prefix_of (const char *file)
 
 static const char here;
 
-/* Searches from the shared library or, if Weft is linked statically, from the program.  dladdr()
- * may know a program only by the name that the user typed; /proc/self/exe is then its path. */
+/* Finds the prefix from the path of the shared library, or of the program if Weft is linked
+ * statically. dladdr() may return the name of the program as the user typed it, without a folder;
+ * then /proc/self/exe gives the path. */
 static void *
 find_prefix (void *unused)
 {
@@ -44,7 +45,7 @@ find_prefix (void *unused)
   return (void *) (uintptr_t) (prefix ? prefix : prefix_of ("/proc/self/exe"));
 }
 
-/* Cached: the prefix does not change during a run. */
+/* The result of the first call is stored: the prefix does not change during a run. */
 const char *
 weft_home_prefix (void)
 {

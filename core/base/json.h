@@ -8,7 +8,8 @@ void weft_json_text (JsonBuilder *b, const char *member, const char *text);
 void weft_json_int (JsonBuilder *b, const char *member, int64_t value);
 void weft_json_real (JsonBuilder *b, const char *member, double value);
 
-/* A number, or null if it is not finite: JSON has no NaN and no infinity. */
+/* Adds a number to an object, or null if the number is not finite: JSON has no NaN and no
+ * infinity. */
 void weft_json_real_or_null (JsonBuilder *b, const char *member, double value);
 void weft_json_bool (JsonBuilder *b, const char *member, gboolean value);
 void weft_json_null (JsonBuilder *b, const char *member);
@@ -17,7 +18,7 @@ void weft_json_null (JsonBuilder *b, const char *member);
 void weft_json_array (JsonBuilder *b, const char *member);
 void weft_json_object (JsonBuilder *b, const char *member);
 
-/* Adds a value in the JSON type of its field; null if the value is WEFT_NONE. */
+/* Adds a value to an object in the JSON type of its field; WEFT_NONE becomes null. */
 void weft_json_value (JsonBuilder *b, const char *member, const struct weft_field *field,
                       union weft_value value);
 

@@ -9,7 +9,7 @@
 struct scan {
   const char *at, *end;
   unsigned line, column, levels;
-  guint64 pairs; /* colons outside strings: one per key */
+  guint64 pairs; /* colons outside strings: one for each key of an object */
   gboolean closed;
 };
 
@@ -185,7 +185,7 @@ count_keys (JsonNode *node)
 /* Keys of the open objects, innermost last, and the first duplicate. */
 struct keys {
   GPtrArray *open; /* GHashTable, a set that owns its keys */
-  GString *twice;  /* message about the first duplicate */
+  GString *twice;  /* error message about the first duplicate key; empty if there is none */
 };
 
 static void

@@ -13,5 +13,5 @@ gboolean weft_json_scan (const char *json, gsize length, GError **error);
  * The parser owns the root node, which is NULL for an empty text.  Caller unrefs the parser. */
 JsonParser *weft_json_load (const char *json, gsize length, GError **error);
 
-/* The kind of a node for messages: "an array", "a number"; "nothing" for NULL. */
+/* The kind of a JSON node as words for messages: "an array", "a number"; "nothing" for NULL. */
 const char *weft_json_kind (JsonNode *node);

@@ -10,9 +10,9 @@
 
 struct weft_output {
   FILE *file;
-  char *path;      /* as the caller named it */
-  char *target;    /* the file that gets the contents; NULL: written in place */
-  char *temporary; /* name of the unfinished file; NULL: it has no name */
+  char *path;      /* the path as the caller gave it */
+  char *target;    /* the path that gets the new contents; NULL: the file is written in place */
+  char *temporary; /* path of the temporary file; NULL: the file has no name until it is complete */
 };
 
 static gboolean
@@ -73,7 +73,8 @@ is_input (const struct stat *file)
 
 /* ------------------------------------------------------------------------ places */
 
-/* Whether a file is that of stdout or stderr: `--trace /dev/stdout >trace.json`. */
+/* Whether a file is the one that stdout or stderr is connected to, as in `--trace /dev/stdout
+ * >trace.json`. */
 static gboolean
 is_standard (const struct stat *file)
 {

@@ -11,11 +11,12 @@
 #include <glib.h>
 #include <stdio.h>
 
-/* Remembers from now on which files are read by weft_file_read() and others that call
- * weft_output_note_input(). For commands; a library does not call this. */
+/* From now on, records each file that weft_file_read(), or another function that calls
+ * weft_output_note_input(), reads. The commands call this; a library does not. */
 void weft_output_guard_inputs (void);
 
-/* Notes that an open file is read. Does nothing without weft_output_guard_inputs(). */
+/* Records that a file has been read, so that the command does not overwrite it. Does nothing before
+ * weft_output_guard_inputs() was called. */
 void weft_output_note_input (int fd);
 
 /* Finds the file that a path stands for. *target receives its path, without a symbolic link; the

@@ -4,11 +4,12 @@
 #include <glib.h>
 
 typedef struct weft_pace {
-  gint64 every; /* microseconds between two messages */
+  gint64 every; /* shortest time between two messages, microseconds */
   gint64 shown; /* time of the last message or of the start, microseconds */
 } weft_pace;
 
-/* Whether it is time for a message; if so, it counts as printed. */
+/* Whether a progress message is due now. TRUE also records `now` as the time of the last
+ * message. */
 static inline gboolean
 weft_pace_due (weft_pace *pace, gint64 now)
 {

@@ -106,8 +106,9 @@ read_entry (weft_sheet_file *file, const weft_conf *conf, const struct weft_conf
   return weft_field_parse (&field, entry->value, &file->values[row], error);
 }
 
-/* Reads the entries of all files, of a base before those of the file that builds on it.  The name
- * of a base is not inherited. */
+/* Reads the entries of a sheet file and of the files that it inherits from. Entries of an inherited
+ * file are read first, so entries of the file itself replace them. The name of an inherited file is
+ * ignored. */
 static gboolean
 read_entries (weft_sheet_file *file, GError **error)
 {
@@ -168,7 +169,7 @@ is_needed (const struct weft_sheet *sheet, const union weft_value *values, unsig
   return !sheet->table->field[row].optional && weft_sheet_has (sheet, values, row);
 }
 
-/* Whether a section has a field that the file must give. */
+/* Whether a section of a sheet file contains a field that has no default. */
 static gboolean
 is_wanted (const struct weft_sheet *sheet, const union weft_value *values, const char *section)
 {
@@ -216,9 +217,11 @@ check_reachable (const weft_sheet_file *file, GError **error)
 
   for (unsigned i = 0; i < table->n; i++) {
     const struct weft_sheet_from *from = &file->from[i];
+    if (!from->entry)
+      continue;
     g_autofree char *name = g_strconcat (table->field[i].name, "_spec", NULL);
     int spec = weft_table_find (table, name);
-    if (spec < 0 || !from->entry || file->values[i].r <= file->values[spec].r)
+    if (spec < 0 || file->values[i].r <= file->values[spec].r)
       continue;
     g_autofree char *limit = weft_field_print (&table->field[spec], file->values[spec]);
     weft_bad_input (error, "%s: found \"%s\", wanted at most %s (%s)",
@@ -255,7 +258,7 @@ same_file (const char *a, const char *b)
   return g_str_equal (one, other);
 }
 
-/* Refuses a base that is one of the files already read: files would build on each other. */
+/* Refuses a file that inherits from itself, directly or through other files. */
 static gboolean
 check_circle (const GPtrArray *confs, const char *base, const char *path, GError **error)
 {
@@ -269,7 +272,7 @@ check_circle (const GPtrArray *confs, const char *base, const char *path, GError
   return TRUE;
 }
 
-/* The entry `base` of a file, or NULL. */
+/* The entry `base` of a file, which names the file that it inherits from; NULL if there is none. */
 static const struct weft_conf_entry *
 base_of (const struct weft_sheet *sheet, const weft_conf *conf)
 {
@@ -293,7 +296,8 @@ load_base (weft_sheet_file *file, const weft_conf *conf, const struct weft_conf_
   return base != NULL;
 }
 
-/* Loads a file, its base, the base of that file, and so on. */
+/* Loads a sheet file, then the file that its entry `base` names, then the base of that file, and so
+ * on. */
 static gboolean
 load_files (weft_sheet_file *file, const char *path, GError **error)
 {

@@ -19,13 +19,16 @@ struct weft_sheet {
   gboolean prefixed, has_kinds;
   unsigned kind;
   gboolean inherits;
-  unsigned name; /* row of the file's name; used if `inherits` is set */
+  /* row of the field that holds the name of a sheet file; read only if `inherits` is set */
+  unsigned name;
 };
 
 #define WEFT_SHEET_SUFFIX ".ini"
 
-extern const struct weft_sheet weft_cluster_sheet; /* values: struct weft_cluster, .f.at */
-extern const struct weft_sheet weft_stack_sheet;   /* values: union weft_stack, .at */
+/* its values are the field f.at of struct weft_cluster */
+extern const struct weft_sheet weft_cluster_sheet;
+/* its values are the field `at` of union weft_stack */
+extern const struct weft_sheet weft_stack_sheet;
 
 /* Initializers of struct weft_field for rows of a .def file.  Arguments after `doc_` initialize
  * further members, by name. */
@@ -49,46 +52,53 @@ extern const struct weft_sheet weft_stack_sheet;   /* values: union weft_stack, 
     .doc = doc_,                                                                                   \
     __VA_ARGS__ },
 
-/* Where a value comes from; NULL, NULL: the default of the table. */
+/* The file and the entry that a value comes from; both NULL if the value is the default of the
+ * table. */
 struct weft_sheet_from {
   const weft_conf *conf;
   const struct weft_conf_entry *entry;
 };
 
-/* A file together with its bases. */
+/* A sheet file together with the files that it inherits from (its bases). */
 typedef struct weft_sheet_file {
   const struct weft_sheet *sheet;
-  GPtrArray *conf;              /* weft_conf *: the file, its base, the base of that and so on */
-  union weft_value *values;     /* by row of the table */
-  struct weft_sheet_from *from; /* by row of the table */
+  /* array of weft_conf *: the file, then the file that it inherits from, and so on */
+  GPtrArray *conf;
+  union weft_value *values;     /* indexed by row of sheet->table */
+  /* indexed by row of sheet->table: the file and line that the value comes from */
+  struct weft_sheet_from *from;
 } weft_sheet_file;
 
-/* Reads a bundled name or a path.  The caller frees the result. */
+/* Reads a sheet file, given by its bundled name or its path. The caller frees the result. NULL with
+ * an error on failure. */
 weft_sheet_file *weft_sheet_file_load (const struct weft_sheet *sheet, const char *name_or_path,
                                        GError **error);
 void weft_sheet_file_free (weft_sheet_file *file);
 G_DEFINE_AUTOPTR_CLEANUP_FUNC (weft_sheet_file, weft_sheet_file_free)
 
-/* Reads a bundled name or a path into one value for each row of the table.  A field may
- * not exceed its sibling FIELD_spec, where there is one: no software exceeds the printed peak. */
+/* Reads a sheet file, given by its bundled name or its path, and stores one value for each row of
+ * the table. A value larger than that of the field FIELD_spec, if this field exists, is an error:
+ * no software exceeds the rate that the vendor prints. */
 gboolean weft_sheet_load (const struct weft_sheet *sheet, const char *name_or_path,
                           union weft_value *values, GError **error);
 
 /* Names of the bundled files, sorted, NULL-terminated. The caller frees with g_strfreev(). */
 char **weft_sheet_names (const struct weft_sheet *sheet);
 
-/* Whether files of the kind that `values` name have the field in row `row` of the table. */
+/* Whether a sheet file may set the field in row `row` of the table. Some fields exist only in files
+ * of some kinds; `values` contains the kind of this file. */
 gboolean weft_sheet_has (const struct weft_sheet *sheet, const union weft_value *values,
                          unsigned row);
 
-/* weft_sheet_has(), with an error that names the kind and the field if the field is not allowed. */
+/* Like weft_sheet_has(), but sets an error if the field is not allowed. The error names the kind of
+ * the file and the field. */
 gboolean weft_sheet_check_kind (const struct weft_sheet *sheet, const union weft_value *values,
                                 unsigned row, GError **error);
 
-/* The row of the field with this section and key, or -1. */
+/* The row of the field with this section and key; -1 if no field matches. */
 int weft_sheet_find (const struct weft_sheet *sheet, const char *section, const char *key);
 
-/* The section and the key of the field in row `row`.  The key is the field's name, without the
- * section as prefix if the sheet is `prefixed`. */
+/* The section of the file, and the key in this section, of the field in row `row`. The key is the
+ * name of the field; if sheet->prefixed is set, the key lacks the section at its begin. */
 const char *weft_sheet_section (const struct weft_sheet *sheet, unsigned row);
 const char *weft_sheet_key (const struct weft_sheet *sheet, unsigned row);

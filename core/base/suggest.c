@@ -2,12 +2,15 @@
 #include <glib.h>
 #include <string.h>
 
-static char
+/* Names are compared very often, so letters are made small without a call. */
+static inline char
 next_letter (const char **s)
 {
   while (**s == '-' || **s == '_' || **s == '.')
     (*s)++;
-  return **s ? g_ascii_tolower (*(*s)++) : '\0';
+  char letter = **s;
+  *s += letter != '\0';
+  return letter >= 'A' && letter <= 'Z' ? (char) (letter - 'A' + 'a') : letter;
 }
 
 int
@@ -104,7 +107,7 @@ abbreviates (const char *name, const char *part)
 /* At most this many names are suggested; a longer list helps less than the whole one. */
 enum { LEAST_LETTERS = 2, MOST_NAMES = 16 };
 
-/* The names that match, "a, b or c", or NULL. */
+/* The names that match the typed text, formatted as "a, b or c"; NULL if none match. */
 static char *
 join_matches (const char *typed, const char *const *names,
               gboolean (*matches) (const char *name, const char *part))

@@ -12,8 +12,8 @@ const char *weft_suggest (const char *typed, weft_name_at name_at, const void *t
 /* weft_suggest() for a NULL-terminated array of names. */
 const char *weft_suggest_strv (const char *typed, const char *const *names);
 
-/* Names to ask for instead of a part or an abbreviation of one, as in "did you mean a, b or c?":
- * those that contain `typed`; else the nearest by edit distance; else those that begin with its
- * first letter and contain its letters in order ("mcore": megatron-core).  NULL if there are none;
- * the caller frees the text. */
+/* Names to suggest for a text that may be a part of a name or an abbreviation, formatted as "a, b
+ * or c". The first of these lists that is not empty: names that contain `typed`; names that are
+ * near by edit distance; names that begin with the same letter and contain the letters of `typed`
+ * in order ("mcore": megatron-core). NULL if all are empty. The caller frees the text. */
 char *weft_suggest_part (const char *typed, const char *const *names);

@@ -2,7 +2,7 @@
 #pragma once
 #include "core/base/field.h"
 
-/* The last column: bytes of an element. */
+/* The last column of each row is the number of bytes of an element. */
 #define WEFT_PRECISION_LIST(X)                                                                     \
   X (WEFT_FP32, "fp32", "IEEE single precision", 4)                                                \
   X (WEFT_BF16, "bf16", "bfloat16", 2)                                                             \
@@ -19,7 +19,7 @@ extern const char *const weft_precision_words[];
 enum weft_dtype { WEFT_DTYPE_LIST (WEFT_WORD_ID) WEFT_N_DTYPE };
 extern const char *const weft_dtype_words[];
 
-/* Bytes of one element. */
+/* Bytes of one element of this dtype. */
 uint32_t weft_dtype_bytes (enum weft_dtype dtype);
 
 #define WEFT_RECOMPUTE_LIST(X)                                                                     \
@@ -54,9 +54,9 @@ extern const char *const weft_module_words[];
 enum weft_attention_backend { WEFT_ATTENTION_LIST (WEFT_WORD_ID) };
 extern const char *const weft_attention_words[];
 
-/* Further columns: legend, colour and light colour of pictures. Colours keep dark text readable and
- * contrast with white and black pages; light colours are cool for forward, warm for backward and
- * green for the end of the step. */
+/* Each row: constant, word, explanation, legend in pictures, colour, light colour. Text on the
+ * colours is dark and readable, and the colours contrast with white and black pages. Light colours
+ * are cool for forward, warm for backward and green for the end of the step. */
 #define WEFT_PHASE_LIST(X)                                                                         \
   X (WEFT_PHASE_FORWARD, "F", "forward", "forward", "#6ea8dc", "#d6e6f5")                          \
   X (WEFT_PHASE_BACKWARD, "B", "backward", "backward", "#e59a4f", "#f8ddc8")                       \
@@ -100,7 +100,8 @@ extern const char *const weft_placement_words[];
 enum weft_residual { WEFT_RESIDUAL_LIST (WEFT_WORD_ID) };
 extern const char *const weft_residual_words[];
 
-/* Further columns: up-projections; forward and backward op, and their name in programs. */
+/* Each row: constant, word, explanation, number of up-projections, forward op, backward op, name in
+ * programs. */
 #define WEFT_ACTIVATION_LIST(X)                                                                    \
   X (WEFT_GELU, "gelu", "GELU in its tanh form; one up-projection",                                \
      1, WEFT_OP_GELU, WEFT_OP_GELU_BWD, "gelu")                                                    \
@@ -209,7 +210,8 @@ extern const char *const weft_flops_convention_words[];
 enum weft_sharding { WEFT_SHARDING_LIST (WEFT_WORD_ID) };
 extern const char *const weft_sharding_words[];
 
-/* The last column: the classes whose knobs apply, first its own. */
+/* The last column lists the classes whose knobs this wrapper accepts; the first class is its
+ * own. */
 #define WEFT_DISTRIBUTED_LIST(X)                                                                   \
   X (WEFT_MEGATRON_DDP, "megatron_ddp", "Megatron-Core's bucketed wrapper",                        \
      "DistributedDataParallelConfig DistributedDataParallel MegatronFSDPConfig")                   \

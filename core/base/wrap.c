@@ -1,12 +1,13 @@
 #include "core/base/wrap.h"
 #include <string.h>
 
-/* How one line is broken. */
+/* How one line of text is broken into several. */
 struct rule {
-  int hang;         /* columns before the rest of the line */
-  const char *more; /* end of a line that goes on */
-  const char *head; /* begin of the rest of the line */
-  gboolean quotes;  /* a blank in a quoted string is not a place to break */
+  int hang;         /* column at which each continuation line begins */
+  /* text at the end of each line that is continued on the next line: " \" or "" */
+  const char *more;
+  const char *head; /* text at the begin of each continuation line: "#" for a comment, else "" */
+  gboolean quotes;  /* TRUE: do not break a line inside a quoted string */
 };
 
 /* The position after one character, or after one escape sequence; *columns becomes its width. */
@@ -21,7 +22,7 @@ step (const char *at, int *columns)
   return *at ? at + 1 : at;
 }
 
-/* Columns between two positions of a line. */
+/* Number of columns that the text between two positions of a line takes. */
 static int
 width (const char *at, const char *end)
 {
@@ -76,7 +77,7 @@ put_broken (GString *out, const char *line, int columns, const struct rule *rule
   }
 }
 
-/* Columns before the rest of a broken line. */
+/* Column at which the continuation of a broken line begins. */
 static int
 hang_of (const char *line, int columns)
 {

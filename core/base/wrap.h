@@ -11,6 +11,6 @@ int weft_wrap_width (const char *line);
  * word that is wider than the terminal is not broken. The caller frees the text. */
 char *weft_wrap_lines (const char *text, int columns);
 
-/* The same for the rows of a language with quoted strings and comments after '#'. A row that goes
- * on ends with " \"; a comment goes on with "# ". */
+/* Like weft_wrap(), for rows of a language with quoted strings and comments after '#'. A broken row
+ * ends with " \" before each continuation line. Continuation lines of a comment begin with "#". */
 char *weft_wrap_rows (const char *text, int columns);

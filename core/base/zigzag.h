@@ -13,7 +13,8 @@
 
 #define WEFT_MOST_CHUNKS 8
 
-/* Context parallel rank `at` of `of`; `of` is 0 or 1 without context parallelism. */
+/* The position of a context parallel rank: rank `at` of `of` ranks. `of` is 0 or 1 without context
+ * parallelism. */
 struct weft_place {
   uint32_t at, of;
 };

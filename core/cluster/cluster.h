@@ -39,13 +39,14 @@ weft_cluster_is_cpu (const struct weft_cluster *c)
   return c->f.node_intra == WEFT_SHARED_MEMORY;
 }
 
-/* FLOP/s that the best large matmuls of a dtype reach in the steps of a long run: the rate of a
- * short benchmark, times the fraction of it that the power limit leaves. A GPU sets its clock by
- * the power of many milliseconds, so attention between the matmuls runs at the same clock. A step
- * with few matmuls draws less power, and is then faster than this rate says. */
+/* FLOP/s that the best large matmuls of a dtype reach in a long run: the rate of a short benchmark,
+ * times the fraction of this rate that the power limit leaves. A GPU sets its clock by the power
+ * over many milliseconds, so attention kernels between the matmuls run at the same reduced clock. A
+ * step with few matmuls draws less power, and its matmuls are then faster than this rate. */
 double weft_cluster_matmul_rate (const struct weft_cluster *cluster, enum weft_dtype dtype);
 
-/* The rate of weft_cluster_matmul_rate() for 4-bit floats (NVFP4); 0 if the GPU has none. */
+/* The rate of weft_cluster_matmul_rate() for 4-bit floats (NVFP4); 0 if the GPU has no such
+ * matmuls. */
 static inline double
 weft_cluster_nvfp4_rate (const struct weft_cluster *c)
 {
@@ -72,6 +73,6 @@ gboolean weft_cluster_settle (struct weft_cluster *cluster, GError **error);
 /* Whether clusters with this kind of fabric have the field in row `row` of weft_cluster_table. */
 gboolean weft_cluster_has (const struct weft_cluster *cluster, unsigned row);
 
-/* Whether a job may set the field in row `row`. Returns FALSE with an error for fabric_kind, and
- * for a field that exists only for other kinds of fabric. */
+/* Whether a job may set the field in row `row` of weft_cluster_table. Returns FALSE with an error
+ * for fabric_kind, and for a field that only other kinds of fabric have. */
 gboolean weft_cluster_may_set (const struct weft_cluster *cluster, unsigned row, GError **error);

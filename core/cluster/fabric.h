@@ -30,12 +30,13 @@ struct weft_route {
 
 /* How collectives use a fabric.
  *
- *   tiers   two axes: within a node, between nodes.  NCCL's rings and trees.
- *   grid    up to three axes of chips with links to their neighbours.  Rings along every axis, in
- *           both directions.
+ * tiers: two axes, one within a node and one between nodes, for NCCL's rings and trees.
+ * grid: up to three axes of chips with links to their neighbours, for rings along every axis in
+ * both directions.
  *
- * The flows of a collective form classes, called ways. Tiers have one way per axis. Grids have two
- * ways per axis, one for each direction: 2 axis + 0 is up, 2 axis + 1 is down. */
+ * The flows of a collective form classes, called ways. A fabric of tiers has one way per axis. A
+ * grid has two ways per axis, one for each direction: way 2 axis + 0 goes up, way 2 axis + 1 goes
+ * down. */
 enum weft_fabric_style { WEFT_FABRIC_TIERS, WEFT_FABRIC_GRID };
 enum { WEFT_WAY_LOCAL, WEFT_WAY_REMOTE }; /* axes of a tiered fabric; their numbers are also the
                                            * numbers of its ways */
@@ -43,18 +44,18 @@ enum { WEFT_WAY_LOCAL, WEFT_WAY_REMOTE }; /* axes of a tiered fabric; their numb
 struct weft_fabric {
   const struct weft_cluster *cluster;
   const struct weft_fabric_ops *ops;
-  uint32_t side[WEFT_MAX_AXES];            /* grids: chips along each axis */
-  gboolean wraps;                          /* grids: whether the last chip of each axis has a link
-                                              to the first chip */
-  uint32_t first[WEFT_MAX_LINK_KINDS + 1]; /* ids of links of kind k: first[k] to
-                                              first[k + 1] - 1 */
+  uint32_t side[WEFT_MAX_AXES];            /* grids only: number of chips along each axis */
+  /* grids only: whether the last chip of each axis has a link to the first chip */
+  gboolean wraps;
+  /* the links of kind k have the ids first[k] to first[k + 1] - 1 */
+  uint32_t first[WEFT_MAX_LINK_KINDS + 1];
 };
 
 struct weft_link_kind {
   const char *word, *doc;
   /* Number of links of this kind. */
   uint32_t (*count) (const struct weft_fabric *f);
-  /* Index, 0 to count - 1, of the link of this kind that serves a GPU. */
+  /* The number, from 0, of the link of this kind that serves a GPU. */
   uint32_t (*owner) (const struct weft_fabric *f, uint32_t gpu);
   double (*capacity) (const struct weft_fabric *f); /* bytes/s of one link */
 };
@@ -66,17 +67,19 @@ struct weft_fabric_ops {
   const struct weft_link_kind *kind; /* kinds of links; the rows of WEFT_HOST_LINKS are
                                         consecutive */
   uint32_t host_kind;                /* index in `kind` of the first row of WEFT_HOST_LINKS */
-  gboolean has_engines;              /* whether engines of the chip move data, so that
-                                        communication occupies no SMs */
+  /* whether an engine of the chip, not its cores, moves data, so that communication occupies no
+   * SMs */
+  gboolean has_engines;
 
   /* Number of GPUs of a cluster if the job sets no size; NULL: the GPUs of one node. */
   uint32_t (*default_gpus) (const struct weft_cluster *cluster);
 
-  /* Whether a cluster of this size can be built. FALSE: *error is set. NULL function: every size
-   * can be built. */
+  /* Whether a cluster can have this number of GPUs. FALSE: *error is set. NULL function: every
+   * number is possible. */
   gboolean (*check) (const struct weft_cluster *cluster, GError **error);
 
-  /* Sets `side` and `wraps` of a grid; NULL for other fabrics. */
+  /* Sets the sides of a grid in `side`, and in `wraps` whether each axis has wraparound links. NULL
+   * for other fabrics. */
   void (*measure) (struct weft_fabric *f);
 
   /* Short texts that describe the links inside a node and the links between nodes. The caller frees
@@ -91,7 +94,8 @@ struct weft_fabric_ops {
   /* Writes the coordinates of a GPU to at[]. Only grids call this function. */
   void (*place) (const struct weft_fabric *f, uint32_t gpu, uint32_t at[WEFT_MAX_AXES]);
 
-  /* Implements weft_fabric_domain(). */
+  /* Number of consecutive GPUs, from GPU 0, that the fastest kind of link connects
+   * (weft_fabric_domain()). */
   uint32_t (*domain) (const struct weft_cluster *cluster);
 
   /* Fills the route from GPU `from` to GPU `to`.  The caller passes an empty route with latency
@@ -104,7 +108,7 @@ struct weft_fabric_ops {
 WEFT_FABRIC_LIST (WEFT_FABRIC_OPS)
 #undef WEFT_FABRIC_OPS
 
-/* Whether a cluster of this size can be built. FALSE: *error is set. */
+/* Whether a cluster can have this number of GPUs. FALSE: *error is set. */
 gboolean weft_fabric_check (const struct weft_cluster *cluster, GError **error);
 
 /* Number of consecutive GPUs, from GPU 0, that the fastest kind of link connects. */
@@ -113,16 +117,16 @@ uint32_t weft_fabric_domain (const struct weft_cluster *cluster);
 /* The fabric of a cluster.  The result points to `cluster`, which must outlive it. */
 struct weft_fabric weft_fabric_make (const struct weft_cluster *cluster);
 
-/* The operations of the kind of fabric that a cluster has. */
+/* The functions of the kind of fabric that a cluster has. */
 const struct weft_fabric_ops *weft_fabric_ops (const struct weft_cluster *cluster);
 
-/* Bytes/s of a link. */
+/* The capacity of a link in bytes/s. */
 double weft_fabric_capacity (const struct weft_fabric *f, uint32_t link);
 
 /* Kind of a link: index in ops->kind. */
 uint32_t weft_fabric_kind (const struct weft_fabric *f, uint32_t link);
 
-/* The link of a kind that serves a GPU. */
+/* The link of kind `kind` that serves GPU `gpu`. */
 uint32_t weft_fabric_owner (const struct weft_fabric *f, uint32_t kind, uint32_t gpu);
 
 static inline uint32_t
@@ -148,7 +152,7 @@ weft_fabric_node (const struct weft_fabric *f, uint32_t gpu)
 void weft_fabric_route_way (const struct weft_fabric *f, uint32_t from, uint32_t to, uint32_t way,
                             struct weft_route *route);
 
-/* weft_fabric_route_way() with way 0. */
+/* The route from one GPU to another (weft_fabric_route_way() with way 0). */
 void weft_fabric_route (const struct weft_fabric *f, uint32_t from, uint32_t to,
                         struct weft_route *route);
 
@@ -165,11 +169,13 @@ double weft_fabric_route_rate (const struct weft_fabric *f, const struct weft_ro
 
 /* ------------------------------------------------------------- for fabrics */
 
-/* Appends the link of a kind that serves the GPU, if the cluster has links of that kind. */
+/* Appends to the route the link of one kind that serves the GPU. Appends nothing if the cluster has
+ * no links of this kind. */
 void weft_route_cross (const struct weft_fabric *f, struct weft_route *route, uint32_t kind,
                        uint32_t gpu);
 
-/* "361 of 450 GB/s": the reachable rate, then the vendor's rate, in one unit.  Caller frees. */
+/* Formats two rates in one unit: "361 of 450 GB/s", the reachable rate and then the vendor's rate.
+ * The caller frees the text. */
 char *weft_rate_pair (double reachable, double spec, const char *unit);
 
 /* Links between GPUs and their host, which all fabrics have: the index of each row in

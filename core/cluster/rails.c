@@ -77,9 +77,9 @@ leaf_of (const struct weft_fabric *f, uint32_t gpu)
   return unit_of (f, gpu) * f->cluster->f.node_nics + rail_of (f, gpu);
 }
 
-/* Bytes/s from a leaf down to its nodes: one port for each node of the unit. Oversubscription is
- * the rate down divided by the rate up. The rate down of a pod is the sum of the down rates of all
- * leaves in the pod. */
+/* Bytes/s from a leaf switch down to its nodes: one port for each node of the scalable unit.
+ * Oversubscription is the rate down divided by the rate up. The rate down of a pod is the sum of
+ * the rates down of all its leaf switches. */
 static double
 leaf_ports (const struct weft_fabric *f)
 {
@@ -145,8 +145,8 @@ local_route (const struct weft_fabric *f, uint32_t from, uint32_t to, struct wef
 }
 
 /* A route within a node crosses the node's switch. A route between nodes crosses the NICs of sender
- * and receiver; it also crosses the spines unless both NICs are on the same rail of the same unit.
- * A route between pods also crosses the core. */
+ * and receiver. It also crosses the spine switches, unless both NICs are on the same rail of the
+ * same scalable unit. A route between pods also crosses the core switch. */
 static void
 find_route (const struct weft_fabric *f, uint32_t from, uint32_t to, uint32_t way,
             struct weft_route *route)

@@ -27,9 +27,9 @@ axes_wrap (const struct weft_cluster *cluster, const uint32_t side[N_AXES])
   return multiple > 0;
 }
 
-/* Whether a box of chips is allowed. TRUE: it consists of whole hosts (or fits in one host, if the
- * cluster has fewer chips than a host), and its sides are the sides that the topology or the job
- * sets. */
+/* Whether a box of chips is allowed. The box must consist of whole hosts, or fit in one host if the
+ * cluster has fewer chips than a host. Its sides must be equal to those sides that the topology or
+ * the job sets. */
 static gboolean
 is_allowed (const struct weft_cluster *cluster, const uint32_t side[N_AXES])
 {
@@ -55,8 +55,8 @@ is_better (const struct weft_cluster *cluster, const uint32_t a[N_AXES], const u
   return a[X] + a[Y] + a[Z] < b[X] + b[Y] + b[Z];
 }
 
-/* Finds the best box of n_gpus chips: preferably one with wraparound links, then the one with the
- * smallest sum of sides, then the one with the shortest first axis. Returns FALSE if no box is
+/* Finds the best three sides of a box of n_gpus chips. A box with wraparound links is preferred,
+ * then the smallest sum of sides, then the shortest first axis. Returns FALSE if no box is
  * allowed. */
 static gboolean
 find_sides (const struct weft_cluster *cluster, uint32_t side[N_AXES])
@@ -80,11 +80,13 @@ static void
 measure (struct weft_fabric *f)
 {
   if (!find_sides (f->cluster, f->side))
-    WEFT_UNREACHABLE (); /* check() has refused such a size */
+    /* the function check() of this fabric has refused this number of chips before */
+    WEFT_UNREACHABLE ();
   f->wraps = axes_wrap (f->cluster, f->side);
 }
 
-/* The product of the three sides; the chips of one host if a side is not set. */
+/* The number of chips if the job sets no size: the product of the three sides, or the chips of one
+ * host if a side is not set. */
 static uint32_t
 default_gpus (const struct weft_cluster *cluster)
 {
@@ -115,7 +117,7 @@ refuse_sides (const struct weft_cluster *cluster, GError **error)
       c->fabric_host_y, c->fabric_host_z);
 }
 
-/* Number of links of the longest route. */
+/* Largest number of links in a route. */
 static uint32_t
 diameter (const struct weft_cluster *cluster, const uint32_t side[N_AXES])
 {
@@ -265,8 +267,9 @@ G_STATIC_ASSERT (G_N_ELEMENTS (kinds) == WEFT_N_TORUS_LINK);
 
 /* ------------------------------------------------------------------ routes */
 
-/* Whether the shorter path along an axis goes to lower coordinates. If both paths are equally long,
- * the result is whether `way` is the way down of this axis. */
+/* Whether the route from one coordinate of an axis to another goes to lower coordinates, because
+ * that direction is shorter. If both directions are equally long, the result is TRUE for the way
+ * that goes down this axis. */
 static gboolean
 goes_down (const struct weft_fabric *f, int axis, uint32_t from, uint32_t to, uint32_t way)
 {

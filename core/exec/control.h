@@ -9,7 +9,7 @@ struct weft_control {
   uint64_t step; /* number of the optimizer step, from 1; for Adam's bias correction and dropout */
   uint64_t seed; /* seed of dropout */
   double lr, beta1, beta2, epsilon, weight_decay;
-  double clip_grad; /* limit of the gradient norm */
+  double clip_grad; /* norm to which a larger gradient norm is clipped */
   double loss_scale; /* factor of the loss, in jobs that scale the loss; 0 means 1 */
 
   /* The global batch, (global_batch_size, seq_length + 1) token ids: sequence i reads row i without
@@ -31,9 +31,13 @@ weft_control_loss_scale (const struct weft_control *control)
 /* Results that the copy_out ops of one rank copy to the host. */
 struct weft_metrics {
   double loss;      /* mean over all tokens of the global batch; NaN on stages without a head */
-  double mtp_loss;  /* multi-token prediction, not part of `loss`: mean over depths; NaN: none */
-  double grad_norm; /* before clipping; NaN without clip_grad */
+  /* loss of multi-token prediction, not included in `loss`: mean over the prediction depths; NaN
+   * without multi-token prediction */
+  double mtp_loss;
+  double grad_norm; /* norm of the gradient before clipping; NaN without clip_grad */
   gboolean skipped; /* whether the update was skipped: the gradient norm, or with a loss scale a
                        gradient, was not finite; FALSE without clip_grad and loss scale */
-  uint32_t large;   /* check_for_large_grads: buckets of this rank with a large norm (feed.h) */
+  /* with check_for_large_grads: number of buckets of this rank whose gradient norm is large
+   * (feed.h) */
+  uint32_t large;
 };

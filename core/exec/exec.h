@@ -1,13 +1,13 @@
 /* exec.h - an executor is a machine with lanes and events, like a GPU with streams.
  *
- *  - ops on one lane of one rank run in the order they were issued;
- *  - lanes run concurrently; wait() makes a lane wait until an op of the same rank has ended;
- *  - a collective starts when the last member of its group has issued it; a send starts when its
- *    receive has been issued too;
- *  - open, wait and issue only enqueue; drain returns when all ops have run.
+ * - Ops on one lane of one rank run in the order in which they were issued.
+ * - Lanes run concurrently; wait() makes a lane wait until an op of the same rank has ended.
+ * - A collective starts when the last member of its group has issued it; a send starts when its
+ *   receive has been issued too.
+ * - open, wait and issue only enqueue; drain returns when all ops have run.
  *
- * Every executor gets its ops from the walk in exec.c, so predictions and runs have the same
- * ops. */
+ * Every executor receives its ops from the function weft_exec_walk() in exec.c, so predictions and
+ * runs have the same ops. */
 #pragma once
 #include "core/exec/control.h"
 #include "core/exec/options.h"
@@ -18,35 +18,41 @@
 typedef struct weft_exec weft_exec;
 struct weft_rendezvous; /* launch/rendezvous.h */
 
-/* What executors have in common. */
+/* Options for a run: those that all executors share, and those of one executor. */
 struct weft_exec_options {
-  struct weft_own_options own; /* for the executor with this table (weft_exec_ops.options) */
+  /* values for the executor whose weft_exec_ops.options is this table */
+  struct weft_own_options own;
 
-  /* For executors that compute real numbers: */
-  const struct weft_control *control; /* read in every step; outlives the executor */
-  weft_exec *memory; /* use the memory of this executor, which outlives the new one and has its
-                        permanent buffers at the same places; NULL: allocate memory */
+  /* For executors that compute numbers: */
+  /* tokens and hyper-parameters, which every step reads; must outlive the executor */
+  const struct weft_control *control;
+  /* use the memory of this executor, which must outlive the new one and have its permanent buffers
+   * at the same addresses; NULL: allocate memory */
+  weft_exec *memory;
 
-  /* With WEFT_EXEC_STAMPS: */
-  gboolean times; /* drain() fills begin and end of every op */
-  gboolean total; /* if `times` is not set: drain() reports the device time of the step */
+  /* For executors with WEFT_EXEC_STAMPS: */
+  gboolean times; /* whether drain() stores begin and end of every op */
+  gboolean total; /* if `times` is not set: whether drain() reports the device time of the step */
 
-  /* With WEFT_EXEC_PROCESSES: */
+  /* For executors with WEFT_EXEC_PROCESSES: */
   struct weft_rendezvous *peers; /* connection to the processes that run the other ranks; outlives
                                     the executor. NULL: this process runs all ranks */
 };
 
-#define WEFT_EXEC_VIRTUAL 1u /* times are computed: no op runs */
-#define WEFT_EXEC_TIMES 2u   /* drain() fills the timeline */
-#define WEFT_EXEC_NUMBERS 4u /* memory is real: read(), write() and metrics are available */
-#define WEFT_EXEC_STAMPS 8u  /* measures times only with options.times, which slows the step */
-#define WEFT_EXEC_HOST 16u   /* ranks are threads of this machine, whose memory they share */
+#define WEFT_EXEC_VIRTUAL 1u /* begin and end of ops are computed; no op runs */
+#define WEFT_EXEC_TIMES 2u   /* drain() stores begin and end of every op in the timeline */
+/* ranks have memory with numbers: read(), write() and metrics are available */
+#define WEFT_EXEC_NUMBERS 4u
+/* measures times only if options.times is set, because this slows the step */
+#define WEFT_EXEC_STAMPS 8u
+#define WEFT_EXEC_HOST 16u   /* ranks are threads of this machine and share its memory */
 #define WEFT_EXEC_PROCESSES 32u /* several processes can run the ranks together */
 
 struct weft_exec_ops {
   const char *name, *doc;
   uint32_t flags;
-  const struct weft_table *options; /* the executor's own options (options.h); NULL: none */
+  /* options that only this executor has (options.h); NULL: none */
+  const struct weft_table *options;
   /* Loads the libraries that open() needs; fails if this machine does not have them.  NULL:
    * none. */
   gboolean (*load) (GError **error);
@@ -54,11 +60,12 @@ struct weft_exec_ops {
                       GError **error);
   gboolean (*wait) (weft_exec *x, uint32_t row, enum weft_lane lane, uint32_t op, GError **error);
   gboolean (*issue) (weft_exec *x, uint32_t row, uint32_t op, GError **error);
-  /* Runs the ops that have been issued and returns; the step continues until drain().  NULL: the
-   * executor runs only whole steps. */
+  /* Runs the ops that have been issued, then returns; the caller may issue more ops of the step
+   * before drain(). NULL: the executor runs only whole steps. */
   gboolean (*run) (weft_exec *x, GError **error);
   weft_timeline *(*drain) (weft_exec *x, GError **error); /* caller owns */
-  void (*close) (weft_exec *x); /* accepts NULL, and a state that open() could not complete */
+  /* frees the executor; accepts NULL, and an executor whose open() failed halfway */
+  void (*close) (weft_exec *x);
 
   /* Copies bytes [offset, offset + n) of a buffer of one row from or to host memory.  Only with
    * WEFT_EXEC_NUMBERS, and between steps. */
@@ -69,9 +76,10 @@ struct weft_exec_ops {
   void *(*at) (weft_exec *x, uint32_t row, uint32_t buf);
 
   /* The functions below need WEFT_EXEC_NUMBERS and describe the machine that the executor uses. */
-  char *(*machine_name) (void); /* name of its processor or GPU; the caller frees it */
-  /* Measures seconds[], by enum weft_host_cost: what launches cost the host.  NULL: the executor
-   * launches no kernels and copies nothing between host and device. */
+  /* name of the processor or GPU that the executor uses; the caller frees it */
+  char *(*machine_name) (void);
+  /* Measures what the host spends on a launch: sets seconds[], indexed by enum weft_host_cost.
+   * NULL: the executor launches no kernels and copies nothing between host and device. */
   gboolean (*time_launches) (double *seconds, GError **error);
 };
 
@@ -79,15 +87,16 @@ struct weft_exec_ops {
 struct weft_exec {
   const struct weft_exec_ops *ops;
   const weft_plan *plan;
-  weft_actors *actors; /* the ranks that run: rows of the timeline; owned */
-  struct weft_metrics *metrics; /* by row, of the newest step; NULL without numbers */
-  uint64_t *allocated;          /* device bytes, by row; NULL without numbers */
-  uint64_t *allocated_host;     /* bytes of the host pool, by row; NULL without numbers */
+  weft_actors *actors; /* the ranks that run, one for each row of the timeline; owned */
+  /* metrics of the newest step, by row; NULL without WEFT_EXEC_NUMBERS */
+  struct weft_metrics *metrics;
+  uint64_t *allocated;          /* bytes of device memory, by row; NULL without WEFT_EXEC_NUMBERS */
+  uint64_t *allocated_host;     /* bytes of the host pool, by row; NULL without WEFT_EXEC_NUMBERS */
   struct weft_rendezvous *peers; /* options.peers */
   double deadline;               /* seconds after which a step has failed; 0: no limit */
-  uint8_t *away; /* by row: whether another process runs it. For such a row read() returns zeros,
-                    write() does nothing and metrics are not set. NULL: this process runs all
-                    rows */
+  /* by row: whether another process runs the rank of this row. For such a row read() returns zeros,
+   * write() does nothing and metrics are not set. NULL: this process runs all rows */
+  uint8_t *away;
 };
 
 static inline gboolean
@@ -130,18 +139,19 @@ weft_timeline *weft_exec_run (const struct weft_exec_ops *ops, const weft_plan *
  * the timeline; NULL with an error on failure. */
 weft_timeline *weft_exec_step (weft_exec *x, GError **error);
 
-/* The metrics of a rank with an output head, which has the loss and the gradient norm.  NULL if
- * this process runs no such rank. */
+/* The loss and the gradient norm, from a rank with an output head. NULL if this process runs no
+ * rank with an output head. */
 const struct weft_metrics *weft_exec_metrics (const weft_exec *x);
 
-/* A step in parts (parts.h).  weft_exec_part() issues the ops of one part for every row and runs
- * them; the caller passes all parts in order.  weft_exec_end_parts() ends the step and skips the
- * parts that were not issued.  Results are bit-identical to those of a whole step.  The executor
- * must have run(). */
+/* Runs a step in parts (parts.h). weft_exec_part() issues the ops of one part for every row and
+ * runs them; the caller passes all parts in order. weft_exec_end_parts() ends the step and skips
+ * the parts that were not issued. Results are bit-identical to those of a whole step. The executor
+ * must have the function run(). */
 gboolean weft_exec_part (weft_exec *x, const weft_parts *parts, uint32_t part, GError **error);
 weft_timeline *weft_exec_end_parts (weft_exec *x, GError **error);
 
-/* Largest number of ops, of all rows together: an executor stores times of 16 bytes for each op. */
+/* Largest number of ops of all rows together: an executor stores begin and end, 16 bytes, for each
+ * op. */
 #define WEFT_EXEC_MOST_OPS 100000000u
 
 /* Refuses a run with more than WEFT_EXEC_MOST_OPS ops; open() calls this before it allocates
@@ -157,5 +167,6 @@ gboolean weft_exec_check_graph (const weft_plan *plan, GError **error);
 gboolean
 weft_exec_hosts (const weft_plan *plan, gboolean graph, weft_host ***hosts, GError **error);
 
-/* Enqueues all ops of one row in program order; the waits of an op are enqueued before the op. */
+/* Enqueues all ops of one row in program order. The dependencies of an op are enqueued as waits
+ * before the op. */
 gboolean weft_exec_walk (weft_exec *x, uint32_t row, GError **error);

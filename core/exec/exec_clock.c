@@ -1,7 +1,7 @@
-/* The clock executor prices each op by formula.  It respects lanes, dependencies and the common
- * start of collectives, but ops never share links or SMs.  Its step time equals that of the
- * simulator if no ops contend, and is a lower bound of it otherwise.  It is fast enough to rank a
- * whole search space. */
+/* The clock executor prices each op by formula. It respects lanes (streams), dependencies and the
+ * common start of collectives, but ops never share links or SMs. If no ops contend in the simulator
+ * either, both report the same step time; otherwise the clock's step time is a lower bound of the
+ * simulator's. The clock is fast enough to rank a whole search space. */
 #include "core/exec/exec.h"
 #include "core/base/invariant.h"
 #include "core/plan/replay.h"
@@ -12,9 +12,9 @@ static const struct weft_table table = { "option of executor clock", fields,
 
 struct clock {
   weft_exec base;
-  uint32_t *issued;   /* by row: number of ops issued, in program order */
+  uint32_t *issued;   /* by row: number of ops issued so far, in program order */
   weft_host **hosts;  /* by role */
-  GHashTable *prices; /* seconds of communication ops, for actor_price() */
+  GHashTable *prices; /* seconds of communication ops that actor_price() has computed before */
 };
 
 static void
@@ -53,7 +53,8 @@ clock_open (const weft_plan *plan, const struct weft_exec_options *options, GErr
   return &c->base;
 }
 
-/* Only checks that `op` has been issued before; the replay reads the dependencies from the plan. */
+/* Does nothing but check that `op` has been issued before: the replay reads the dependencies from
+ * the plan. */
 static gboolean
 clock_wait (weft_exec *x, uint32_t row, enum weft_lane lane, uint32_t op, GError **error)
 {
@@ -82,7 +83,8 @@ actor_price (struct clock *c, uint32_t actor, const weft_program *p, uint32_t op
   uint32_t who = weft_op_info[row->kind].class == WEFT_CLASS_COLLECTIVE
                      ? c->base.actors->comm_of[(size_t) actor * WEFT_N_GROUP + row->group]
                      : actor;
-  /* A collective that joins a group launch has a price of its own: the seconds that it adds. */
+  /* A collective that is launched in a group with others has its own price: the seconds that it
+   * adds to the group. */
   gboolean joins =
       row->flags & WEFT_OP_GROUPED && weft_op_info[row->kind].class == WEFT_CLASS_COLLECTIVE;
   uint32_t key[] = { who, p->role, joins ? op : row->shape,

@@ -1,4 +1,5 @@
-/* The null executor accepts every op and does nothing; it is used to time the walk and to fuzz. */
+/* The null executor accepts every op and does nothing. It is used to time the walk over the ops,
+ * and for fuzzing. */
 #include "core/exec/exec.h"
 
 static const struct weft_field fields[] = { WEFT_NULL_OPTION_LIST (WEFT_OPTION_FIELD) };

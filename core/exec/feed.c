@@ -71,7 +71,7 @@ weft_feed_tokens (const weft_plan *plan, uint32_t rank, uint32_t op, const int32
 
 /* ------------------------------------------------------------------ numbers out */
 
-/* Number `at` of the numbers that operand i of an op contains. */
+/* One of the numbers in operand i of an op: number `at`. */
 static double
 scalar_at (const weft_program *p, uint32_t op, uint32_t i, const void *const *value, int64_t at)
 {
@@ -88,8 +88,8 @@ scalar (const weft_program *p, uint32_t op, uint32_t i, const void *const *value
   return scalar_at (p, op, i, value, 0);
 }
 
-/* A norm is large if it is at least ten times the largest of the first hundred norms, as in
- * Megatron-Core's rerun_state_machine.py. */
+/* A gradient norm is large if it is at least ten times the largest of the first hundred norms, as
+ * in Megatron-Core's rerun_state_machine.py. */
 enum { N_SAMPLES = 100, TIMES_LARGER = 10 };
 
 static gboolean
@@ -108,9 +108,9 @@ check_bucket (struct weft_watch *watch, const struct weft_job *job, double norm)
   return TRUE;
 }
 
-/* Loss of multi-token prediction: the mean over depths.  The operand has sums over tokens with a
- * target, divided by the number of all tokens; they are scaled to means over tokens with a target.
- * NaN if the op does not copy this loss. */
+/* Loss of multi-token prediction: the mean over prediction depths. The operand has sums over tokens
+ * with a target, divided by the number of all tokens; this function scales them to means over
+ * tokens with a target. NaN if the op does not copy this loss. */
 static double
 mtp_loss (const weft_plan *plan, const weft_program *p, uint32_t op, const void *const *value)
 {
@@ -124,8 +124,9 @@ mtp_loss (const weft_plan *plan, const weft_program *p, uint32_t op, const void 
   return sum;
 }
 
-/* Converts the operands of a copy_out to metrics.  A loss that is an exact sum (int64) covers all
- * tokens of the global batch; a loss in fp32 covers the tokens of one replica. */
+/* Converts the operands of a copy_out op, which copies results to the host, to metrics. A loss that
+ * is an exact sum (int64) covers all tokens of the global batch; a loss in fp32 covers the tokens
+ * of one replica. */
 static struct weft_metrics
 metrics_of (const struct weft_watch *watch, const weft_plan *plan, uint32_t rank, uint32_t op,
             const void *const *value)
@@ -151,7 +152,7 @@ weft_watch_read (struct weft_watch *watch, const weft_plan *plan, uint32_t rank,
   const weft_program *p = program_of (plan, rank);
 
   if (p->op[op].phase < WEFT_PHASE_REDUCE)
-    return TRUE; /* numbers that the executor itself needs, such as row counts: no metrics */
+    return TRUE; /* a number that only the executor needs, such as a row count, and no metric */
   if (p->op[op + 1].uses - p->op[op].uses > 1) {
     *metrics = metrics_of (watch, plan, rank, op, value);
     watch->n_large = 0;

@@ -1,8 +1,8 @@
 #include "core/exec/options.h"
 #include <string.h>
 
-/* Replaces WEFT_NONE by 0. In the option structs of executors, 0 stands for the value none, whether
- * none was given or is the default. */
+/* Replaces WEFT_NONE by 0. In the option structs of executors, 0 stands for "none", whether the
+ * user gave "none" or it is the default. */
 static void
 clear_none (const struct weft_table *table, union weft_value *values)
 {

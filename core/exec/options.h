@@ -1,8 +1,8 @@
-/* options.h - options that an executor declares for itself, beside those of exec.h.
+/* options.h - options that an executor declares for itself, in addition to those of exec.h.
  *
  * An executor lists its own options as rows X (C type, member, type, "flag", default, least, most,
- * unit, words, doc).  From this list come the table in its row (struct weft_exec_ops), with which
- * commands print, parse and check flags, and the struct that it reads:
+ * unit, words, doc).  This list defines two things: the table in struct weft_exec_ops, by which
+ * commands print, parse and check the flags, and the struct of values that the executor reads:
  *
  *   union weft_sim_options {
  *     struct { WEFT_SIM_OPTION_LIST (WEFT_OPTION_MEMBER) };
@@ -38,21 +38,22 @@
 #define WEFT_OPTION_STRESS(X)                                                                      \
   X (int64_t, stress, WEFT_TYPE_INT, "stress", "none", "1", "9007199254740992", "", NULL,          \
      "run the ops of all ranks in a random order that the plan allows, from this seed")
-/* Fill bytes with NaN when their buffer dies. */
+/* Option `poison`: fill a buffer with NaN at the end of its lifetime, so that a later read
+ * shows. */
 #define WEFT_OPTION_POISON(X)                                                                      \
   X (int64_t, poison, WEFT_TYPE_BOOL, "poison", "false", NULL, NULL, "", NULL, NULL)
 
-/* Most options of one executor. */
+/* Largest number of options of one executor. */
 enum { WEFT_MOST_OWN_OPTIONS = 16 };
 
-/* Values of options, by row of a table, for the executor that has this table.  If all bytes are
+/* Values of the options of the executor that has this table, by row of the table. If all bytes are
  * zero, every option of any executor has its default. */
 struct weft_own_options {
   const struct weft_table *table;
   union weft_value at[WEFT_MOST_OWN_OPTIONS];
 };
 
-/* The values of a struct of options, by row of its table. */
+/* The values of an executor's options (WEFT_OWN_OPTIONS), by row of its table. */
 struct weft_own_options
 weft_own_options_of (const struct weft_table *table, const union weft_value *values);
 
@@ -61,10 +62,11 @@ weft_own_options_of (const struct weft_table *table, const union weft_value *val
 gboolean weft_own_options_set (struct weft_own_options *own, const struct weft_table *table,
                                const char *name, const char *text, GError **error);
 
-/* "threads 2\nstress 0\n": every row with its value.  The caller frees it. */
+/* The options as text, one line for each row of the table: "threads 2\nstress 0\n". The caller
+ * frees the text. */
 char *weft_own_options_print (const struct weft_own_options *own, const struct weft_table *table);
 
-/* Fills the struct of options of an executor from *own. Called by the open() function of the
- * executor that has this table. */
+/* Copies the option values of *own to the struct that the executor reads. The open() function of
+ * the executor that has this table calls it. */
 void weft_own_options_read (const struct weft_own_options *own, const struct weft_table *table,
                             union weft_value *values);

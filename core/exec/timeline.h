@@ -18,7 +18,7 @@ extern const char *const weft_reserved_words[];
 /* A kernel, a copy or a fill that is part of an op, as the device recorded it. */
 struct weft_timeline_part {
   uint32_t row, op;
-  const char *name; /* interned, or static */
+  const char *name; /* name of the kernel, copy or fill; interned or static, so nobody frees it */
   double begin, end; /* seconds since the step began */
 };
 
@@ -30,30 +30,32 @@ struct weft_timeline_stray {
 };
 
 typedef struct weft_timeline {
-  uint32_t n;             /* rows: ranks observed */
+  uint32_t n;             /* number of rows: one for each observed rank */
   uint32_t *rank, *role;  /* rank and role of each row */
   uint32_t *stands_for;   /* ranks that a row represents: 1 without folding */
   double **begin, **end;  /* [row][op], seconds since the step began */
-  double seconds;         /* the step: when the last op of all ranks ended */
-  double *launch_wait;    /* [row] seconds for which kernels waited for their launch
-                             (core/plan/host.h): predictions only; not in files */
+  double seconds;         /* seconds of the step: the end of the last op of all ranks */
+  /* [row] seconds for which kernels waited for their launch (core/plan/host.h). Only predictions
+   * set these, and files of timelines do not contain them */
+  double *launch_wait;
 
   const char *executor;   /* static name */
   const char *engine;     /* version of SimGrid, "3.32"; "" for other executors */
   gboolean folded;        /* a row represents all ranks that behave alike */
-  gboolean contended;     /* an op took longer because it shared links or SMs */
-  uint64_t n_ops;         /* ops of all rows */
-  uint64_t n_activities;  /* flows and timers of the engine */
-  double wall_seconds;    /* wall clock time of the executor */
+  /* whether an op of this run took longer because it shared links or SMs with other ops */
+  gboolean contended;
+  uint64_t n_ops;         /* number of ops of all rows together */
+  uint64_t n_activities;  /* number of flows and timers of the simulation engine */
+  double wall_seconds;    /* seconds of wall clock time that the executor needed */
 
-  /* parts: struct weft_timeline_part, sorted by begin.  strays: struct weft_timeline_stray.
-   * NULL: none.  Files of timelines contain neither. */
+  /* `parts` is sorted by begin and contains struct weft_timeline_part, `strays` contains struct
+   * weft_timeline_stray. NULL: none were recorded. Files of timelines contain neither array. */
   GArray *parts, *strays;
-  uint64_t lost;          /* records that the device dropped */
-  const char *remark;     /* why times are not of the requested kind; NULL: they are */
+  uint64_t lost;          /* number of records of kernels and copies that the device dropped */
+  const char *remark;     /* why the times are not of the kind that was requested; NULL: they are */
 
-  gboolean knows_reserved;            /* whether `reserved` was measured */
-  uint64_t reserved[WEFT_N_RESERVED]; /* bytes of the first GPU */
+  gboolean knows_reserved;            /* whether `reserved` was measured on this machine */
+  uint64_t reserved[WEFT_N_RESERVED]; /* bytes of each kind on the first GPU */
 } weft_timeline;
 
 /* Creates a timeline with a row for each actor.  All times are NaN. */
@@ -65,10 +67,10 @@ G_DEFINE_AUTOPTR_CLEANUP_FUNC (weft_timeline, weft_timeline_free)
 /* Sum of `reserved`, in bytes. */
 uint64_t weft_timeline_reserved (const weft_timeline *timeline);
 
-/* Sets `launch_wait` of each op. hosts[role] predicts when the host issues the ops of a pipeline
+/* Sets `launch_wait` of each row. hosts[role] predicts when the host issues the ops of a pipeline
  * stage (host.h); NULL: ops of this stage never wait for the host. */
 void weft_timeline_add_launches (weft_timeline *timeline, const weft_plan *plan,
                                  weft_host *const *hosts);
 
-/* Sets `seconds` to the end of the last op. */
+/* Sets `seconds`, the time of the step, to the end of the last op. */
 void weft_timeline_finish (weft_timeline *timeline, const weft_plan *plan);

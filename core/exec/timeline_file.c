@@ -8,7 +8,8 @@
 #include <string.h>
 
 #define SCHEMA "weft.timeline/1"
-#define MOST_RESERVED (UINT64_C (1) << 48) /* bytes; the sum of all kinds fits 64 bits */
+/* bytes of one kind of reserved memory, so small that the sum of all kinds fits 64 bits */
+#define MOST_RESERVED (UINT64_C (1) << 48)
 
 /* ------------------------------------------------------------------------ times */
 
@@ -18,8 +19,8 @@ is_seconds (double value)
   return value >= 0 && value <= WEFT_TIMELINE_MOST_SECONDS;
 }
 
-/* Whether begin and end are in order, or both NaN.  An op of length 0 may end slightly before it
- * begins, because the simulator rounds. */
+/* Whether `begin` is not after `end`, or both are NaN. An op of length 0 may end slightly before it
+ * begins, because the simulator rounds times. */
 static gboolean
 is_span (double begin, double end)
 {
@@ -111,7 +112,7 @@ check_size (const weft_timeline *t, GError **error)
       t->folded ? "" : ": observe fewer ranks, or use fewer microbatches");
 }
 
-/* Refuses times that weft_timeline_load() would refuse. */
+/* Refuses a timeline with times that weft_timeline_load() would refuse. */
 static gboolean
 check_times (const weft_plan *plan, const weft_timeline *t, GError **error)
 {
@@ -181,7 +182,7 @@ is_kind (JsonNode *node, enum kind kind)
   return FALSE;
 }
 
-/* The member `name` of an object; NULL with an error if it is missing or of another kind. */
+/* The member `name` of a JSON object; NULL with an error if it is missing or of another type. */
 static JsonNode *
 member (JsonObject *object, const char *name, enum kind kind, GError **error)
 {
@@ -252,11 +253,12 @@ struct reader {
   JsonObject *root;
   JsonArray *rows;
   weft_plan *plan;
-  weft_actors head; /* rank, role and stands_for of the timeline's rows; nothing else is set */
+  /* rank, role and stands_for of each row; no other field of the timeline is set */
+  weft_actors head;
   weft_timeline *t;
 };
 
-/* Prefixes an error with the row. Always returns FALSE. */
+/* Prefixes an error with the number of the row. Always returns FALSE. */
 static gboolean
 blame_row (uint32_t row, GError **error)
 {
@@ -271,8 +273,8 @@ row_at (const struct reader *r, uint32_t row)
   return JSON_NODE_HOLDS_OBJECT (node) ? json_node_get_object (node) : NULL;
 }
 
-/* Checks that the file has one time for each op of the role, before memory is allocated for
- * them. */
+/* Checks that the file has one begin and one end for each op of the role (pipeline stage), before
+ * memory is allocated for them. */
 static gboolean
 check_length (const struct reader *r, JsonObject *object, uint32_t role, const char *name,
               GError **error)
@@ -313,8 +315,8 @@ read_head (struct reader *r, uint32_t row, GError **error)
   return TRUE;
 }
 
-/* Checks that every rank occurs once and that stands_for is the number of ranks that folding
- * assigns to the row, or 1 without folding. */
+/* Checks that every rank occurs in one row only, and that stands_for is the number of ranks that
+ * folding lets the row represent; 1 without folding. */
 static gboolean
 check_folding (const struct reader *r, GError **error)
 {
@@ -412,7 +414,8 @@ read_job (struct reader *r, struct weft_job *job, GError **error)
   return FALSE;
 }
 
-/* Reads the kinds of reserved memory that this version knows; ignores those of other versions. */
+/* Reads the kinds of reserved memory that this version of Weft defines; ignores the others, which
+ * other versions of Weft may define. */
 static gboolean
 read_reserved (struct reader *r, GError **error)
 {

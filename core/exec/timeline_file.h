@@ -26,8 +26,8 @@
 /* Largest time that can be written and read. */
 #define WEFT_TIMELINE_MOST_SECONDS 1e9
 
-/* Refuses what weft_timeline_load() refuses: too many ops, negative times, an end before its
- * begin. */
+/* Refuses what weft_timeline_load() would refuse: too many ops, negative times, an op that ends
+ * before it begins. */
 gboolean weft_timeline_save (const weft_plan *plan, const weft_timeline *timeline, const char *path,
                              GError **error);
 

@@ -7,22 +7,25 @@ enum weft_alias_values { WEFT_ALIAS_FLAG, WEFT_ALIAS_ONE, WEFT_ALIAS_ALL };
 
 struct weft_alias {
   const char *name;
-  enum weft_alias_values values; /* what follows the flag: nothing, one value, or all words up to
-                                    the next flag */
-  const char *sets;              /* "key=value key=value"; with a value, the key that receives it */
+  /* what follows the flag on the command line: nothing, one value, or all words up to the next
+   * flag */
+  enum weft_alias_values values;
+  /* alias without value: "key=value key=value"; alias with a value: the key that receives it */
+  const char *sets;
   const char *doc;
-  gboolean ignored; /* changes nothing; `doc` says why */
+  gboolean ignored; /* TRUE: the flag changes nothing; `doc` contains the reason */
 };
 extern const struct weft_alias weft_aliases[];
 extern const unsigned weft_n_aliases;
 
-/* The row of a flag, or NULL. */
+/* The row of core/aliases.def for a flag, or NULL. */
 const struct weft_alias *weft_alias_find (const char *flag);
 
-/* Adds what a flag sets; `value` is NULL if it takes none.  A flag without effect is remembered
- * (weft_settings_ignored()). */
+/* Adds the settings of an alias; `value` is NULL if the flag has no value. A flag without effect is
+ * recorded (weft_settings_ignored()). */
 void weft_alias_set (const struct weft_alias *alias, const char *value, const char *where,
                      weft_settings *settings);
 
-/* A text about what a flag sets: "activation = swiglu".  The caller frees it. */
+/* A text that says which settings a flag sets, for example "activation = swiglu". The caller frees
+ * the text. */
 char *weft_alias_text (const struct weft_alias *alias);

@@ -33,7 +33,8 @@ weft_flag_takes_none (const struct weft_flag *flag, GError **error)
   return weft_bad_input (error, "%s: found \"%s\", wanted no value", flag->whole, flag->value);
 }
 
-/* Whether the flag is "--no-NAME" for a boolean setting, whose section and key it stores. */
+/* Whether the flag is "--no-NAME" for a boolean setting. If so, stores the section and key of this
+ * setting. */
 static gboolean
 clears (const struct weft_flag *flag, const char **section, const char **key)
 {
@@ -42,7 +43,7 @@ clears (const struct weft_flag *flag, const char **section, const char **key)
          weft_job_flag (flag->name + strlen ("no-"), section, key, &boolean) && boolean;
 }
 
-/* Skips the words of a flag with several values, up to the next flag. */
+/* Skips the values of a flag that has several values, up to the next flag. */
 static const char *
 skip_values (struct weft_words *words, const struct weft_flag *flag, GError **error)
 {
@@ -91,7 +92,8 @@ weft_flag_set (struct weft_words *words, const struct weft_flag *flag, weft_sett
   return TRUE;
 }
 
-/* Adds "model=gpt2-nano", or a flag without a value such as "swiglu". */
+/* Adds one word of a command line: a setting such as "model=gpt2-nano", or a flag without value
+ * such as "swiglu". */
 static gboolean
 add_word (const char *word, weft_settings *settings, GError **error)
 {

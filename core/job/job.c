@@ -54,7 +54,7 @@ static const struct weft_field train_fields[] = {
 
 const struct weft_table weft_train_table = { "training field", train_fields, WEFT_N_TRAIN_FIELD };
 
-/* A section of a job: its table, and where its values are in struct weft_job. */
+/* A section of a job: its table of fields, and the position of its values in struct weft_job. */
 struct section {
   const char *name;
   const struct weft_table *table;
@@ -71,8 +71,8 @@ static const struct section sections[] = {
 
 #define LAYERS_PER_CHUNK "num_layers_per_virtual_pipeline_stage"
 
-/* Keys that load a section from a file, set the size of the cluster or are divided into another
- * number, instead of one field, and the flags that do the same. */
+/* Keys that do not set one field. They load a section from a file, set the size of the cluster, or
+ * give a number from which another number is computed. Flags with these names do the same. */
 static const struct part_key {
   const char *section, *key, *flag;
 } part_keys[] = {
@@ -93,7 +93,8 @@ is_flag (const struct weft_setting *setting)
   return g_str_has_prefix (setting->where, "--");
 }
 
-/* Prefixes the message with the place of the setting. Always returns FALSE. */
+/* Puts the place of the setting (file and line, or flag) before the message. Always returns
+ * FALSE. */
 static gboolean
 blame (const struct weft_setting *setting, GError **error)
 {
@@ -171,7 +172,7 @@ unknown_key (const struct section *section, const char *key, GError **error)
   return weft_bad_input (error, "unknown key \"%s\"", key);
 }
 
-/* A value must be one line of text, so that it can be printed and read again. */
+/* Checks that a value is one line of text, so that it can be printed and read again. */
 static gboolean
 check_value (const struct weft_setting *setting, GError **error)
 {
@@ -206,7 +207,7 @@ weft_settings_check (const weft_settings *settings, GError **error)
   return TRUE;
 }
 
-/* The last setting of a key; NULL if not given. */
+/* The last setting of a key; NULL if the key was not set. */
 static const struct weft_setting *
 last_of (const weft_settings *settings, const char *section, const char *key)
 {
@@ -229,7 +230,8 @@ missing (const char *noun, const char *how, char **names, GError **error)
   return weft_bad_input (error, "%s%s", how, text->str);
 }
 
-/* Fields that a job without a config file must give; weft_model_complete() fills in the rest. */
+/* Fields that a job without a model config must give; weft_model_complete() sets the other
+ * fields. */
 static const char *const shape[] = { "num_layers", "hidden_size", "num_attention_heads",
                                      "vocab_size" };
 
@@ -275,7 +277,7 @@ load_cluster (const weft_settings *settings, struct weft_job *job, GError **erro
                   names, error);
 }
 
-/* The stack keeps the name it was loaded by, so that a printed job loads it again. */
+/* Stores the name by which the stack was loaded, so that a printed job loads the same stack. */
 static gboolean
 load_stack (const weft_settings *settings, struct weft_job *job, GError **error)
 {
@@ -310,8 +312,8 @@ apply_setting (const struct weft_setting *setting, struct weft_job *job, GError 
   return TRUE;
 }
 
-/* Settings are applied in order: later ones override.  Fields that a job file sets also override
- * the config or topology that a flag names. */
+/* Applies settings in order: later settings override earlier ones. A field that a job file sets
+ * also overrides the model config or topology that a flag names. */
 static gboolean
 apply_settings (const weft_settings *settings, struct weft_job *job, GError **error)
 {
@@ -321,8 +323,9 @@ apply_settings (const weft_settings *settings, struct weft_job *job, GError **er
   return TRUE;
 }
 
-/* Derives the fields that are not given.  A config counts as giving every field but seq_length,
- * which defaults to the longest sequence. */
+/* Computes fields of the model that are not given from those that are. A model from a config counts
+ * as giving every field except seq_length, whose default is the longest sequence that the model
+ * supports. */
 static gboolean
 complete_model (const weft_settings *settings, struct weft_job *job, GError **error)
 {
@@ -333,14 +336,16 @@ complete_model (const weft_settings *settings, struct weft_job *job, GError **er
     typed[i] = config && i != WEFT_MODEL_seq_length ? weft_model_table.field[i].name : NULL;
   for (unsigned i = 0; i < weft_settings_count (settings); i++) {
     const struct weft_setting *setting = weft_settings_at (settings, i);
+    if (!weft_same_name (setting->section, "model"))
+      continue;
     int row = weft_table_find (&weft_model_table, setting->key);
-    if (row >= 0 && weft_same_name (setting->section, "model"))
+    if (row >= 0)
       typed[row] = setting->key;
   }
   return weft_model_complete (&job->model, typed, error);
 }
 
-/* Parses a setting that is a count and not a field; 0 if it is not given. */
+/* Parses a setting of the job that is a count and no field of a table; 0 if it is not given. */
 static gboolean
 parse_size (const struct weft_setting *setting, int64_t *size, GError **error)
 {
@@ -358,8 +363,8 @@ parse_size (const struct weft_setting *setting, int64_t *size, GError **error)
   return TRUE;
 }
 
-/* A size given by a flag replaces another size given in a file; two sizes from one source must
- * agree. */
+/* Reads the size of the cluster in GPUs or in nodes. A size given by a flag replaces a size given
+ * in a file; two flags, or two settings of files, must agree. */
 static gboolean
 resize_cluster (const weft_settings *settings, struct weft_job *job, GError **error)
 {
@@ -380,8 +385,8 @@ resize_cluster (const weft_settings *settings, struct weft_job *job, GError **er
   return TRUE;
 }
 
-/* Megatron-LM's num_layers_per_virtual_pipeline_stage: the layers of a chunk instead of the number
- * of chunks. */
+/* Reads Megatron-LM's num_layers_per_virtual_pipeline_stage, which gives the number of layers of a
+ * chunk instead of the number of chunks. */
 static gboolean
 divide_chunks (const weft_settings *settings, struct weft_job *job, GError **error)
 {
@@ -431,8 +436,8 @@ weft_job_build (const weft_settings *settings, struct weft_job *job, GError **er
   return weft_job_assemble (settings, job, error) && weft_job_check (job, error);
 }
 
-/* The precision if [train] gives none.  On a CPU it is fp32: most CPUs have no bf16 arithmetic, and
- * emulating it is slower and less exact. */
+/* The precision if [train] sets none. On a CPU this is fp32: most CPUs have no bf16 arithmetic, and
+ * emulating bf16 is slower and less exact. */
 static enum weft_dtype
 default_precision (const struct weft_job *job)
 {
@@ -475,7 +480,8 @@ weft_job_derive (struct weft_job *job)
   if (open && stages > p && stages % p == 0 &&
       job->strategy.virtual_pipeline_model_parallel_size == WEFT_NONE)
     job->strategy.virtual_pipeline_model_parallel_size = stages / p;
-  /* Megatron-FSDP: sharded state requires overlapped gathers and reductions. */
+  /* Megatron-FSDP: sharded gradients require overlap_grad_reduce, sharded weights also require
+   * overlap_param_gather. */
   if (weft_job_sharding (job) >= WEFT_SHARD_GRADS)
     job->strategy.overlap_grad_reduce = TRUE;
   if (weft_job_sharding (job) >= WEFT_SHARD_PARAMS)
@@ -596,8 +602,8 @@ weft_job_modules (const struct weft_job *job, char **unknown)
   return set;
 }
 
-/* Whether recompute_modules has an effect.  With full recompute it applies to the microbatches that
- * full recompute leaves out. */
+/* Whether recompute_modules has an effect. With full recompute it applies to the microbatches that
+ * are excluded from full recompute. */
 static gboolean
 takes_modules (const union weft_strategy *k)
 {
@@ -669,9 +675,6 @@ weft_job_leaves (const struct weft_job *job, uint64_t units)
   return job->train.reduction_order == WEFT_ORDER_CANONICAL ? n : 0;
 }
 
-/* Default of Megatron-LM arguments.py, make_vocab_size_divisible_by. */
-enum { VOCAB_UNIT = 128 };
-
 uint64_t
 weft_job_padded_vocab (const struct weft_job *job)
 {
@@ -681,7 +684,7 @@ weft_job_padded_vocab (const struct weft_job *job)
   if (job->strategy.make_vocab_size_divisible_by == WEFT_NONE) {
     if (tp == 1)
       return vocab;
-    unit = VOCAB_UNIT;
+    unit = WEFT_JOB_VOCAB_UNIT;
   }
   unit = job->train.reduction_order == WEFT_ORDER_CANONICAL ? WEFT_MOST_LEAVES : unit * tp;
   return (vocab + unit - 1) / unit * unit;

@@ -37,18 +37,19 @@ struct weft_job {
   union weft_train train;
   union weft_stack stack;
   union weft_strategy strategy;
-  GQuark unknown_keys; /* unknown keys of the model's config.json, "a, b"; 0: none */
-  gboolean knob_set[WEFT_N_KNOB];          /* set by the user: the planner does not change them */
+  GQuark unknown_keys; /* unknown keys of the model's config.json, separated by commas; 0: none */
+  /* indexed by knob: TRUE if the user set it, so that the planner does not change it */
+  gboolean knob_set[WEFT_N_KNOB];
   gboolean train_set[WEFT_N_TRAIN_FIELD];
 };
 
 /* A setting before it is applied: "strategy", "overlap_grad_reduce", "true", from "job.ini:12". */
 struct weft_setting {
   char *section, *key, *value, *where;
-  gboolean default_only; /* applied only while the field is at its default */
+  gboolean default_only; /* TRUE: skip this setting if its field already differs from its default */
 };
 
-/* A list of settings: all settings of a file, or single flags. Later settings override earlier
+/* A list of settings: those of files and those of single flags. Later settings override earlier
  * ones. */
 typedef struct weft_settings weft_settings;
 weft_settings *weft_settings_new (void);
@@ -63,48 +64,49 @@ void weft_settings_add (weft_settings *settings, const char *section, const char
 void weft_settings_add_default (weft_settings *settings, const char *section, const char *key,
                                 const char *value, const char *where);
 
-/* Remembers a flag that was accepted without effect. */
+/* Records a flag that was accepted without effect. */
 void weft_settings_ignore (weft_settings *settings, const char *flag);
 
-/* The flags that weft_settings_ignore() has remembered, each once, in order; the array is
- * terminated by NULL. */
+/* The flags that weft_settings_ignore() has recorded, without duplicates, in order. The array ends
+ * with NULL. */
 const char *const *weft_settings_ignored (const weft_settings *settings);
 
-/* Moves all settings of `from`, in order; `from` is empty afterwards. */
+/* Appends all settings of `from` to another list, in order. `from` is empty afterwards. */
 void weft_settings_take (weft_settings *settings, weft_settings *from);
 
 unsigned weft_settings_count (const weft_settings *settings);
 const struct weft_setting *weft_settings_at (const weft_settings *settings, unsigned i);
 
-/* Whether a section has any setting; NULL: whether there is any at all. */
+/* Whether any setting is in this section; NULL: whether there is any setting at all. */
 gboolean weft_settings_touch (const weft_settings *settings, const char *section);
 
-/* The section of a flag ("tensor-model-parallel-size" -> strategy, "nodes" -> cluster, "num-layers"
- * -> model, ...), its canonical key, and whether it is boolean; FALSE if unknown. */
+/* Finds the setting of a flag: its section ("tensor-model-parallel-size" -> strategy, "nodes" ->
+ * cluster, "num-layers" -> model, ...), the name of its key, and whether it is boolean. FALSE if no
+ * setting has this name. */
 gboolean weft_job_flag (const char *flag, const char **section, const char **key,
                         gboolean *boolean);
 
 /* Sets the error "unknown flag --x; did you mean --y?". Always returns FALSE. */
 gboolean weft_job_unknown_flag (const char *flag, GError **error);
 
-/* Checks that sections and keys exist and that values are one line of text; values are not parsed
- * yet. */
+/* Checks that sections and keys exist and that each value is one line of text. Does not parse
+ * values. */
 gboolean weft_settings_check (const weft_settings *settings, GError **error);
 
-/* Builds the job: loads model and topology, applies every setting in order, computes derived
- * values (data-parallel size, global batch, reduction order), then checks fields, pending knobs
- * and rules. */
+/* Builds the job: loads model and topology, applies every setting in order, and computes settings
+ * that follow from others (data-parallel size, global batch, order of summation). Then checks
+ * fields, rules, and knobs that no code reads yet. */
 gboolean weft_job_build (const weft_settings *settings, struct weft_job *job, GError **error);
 
-/* weft_job_build() without the check of rules: in the job from which the planner starts, the knobs
- * that the planner will set may break rules. */
+/* Like weft_job_build(), but does not check the rules. The planner starts from this job: the knobs
+ * that it will set may still break rules. */
 gboolean weft_job_assemble (const weft_settings *settings, struct weft_job *job, GError **error);
 
 /* Checks the rules of rules.def; the error begins with the rule's name. */
 gboolean weft_job_check (const struct weft_job *job, GError **error);
 
-/* Computes settings that follow from others. Called when a job is built, and for each candidate of
- * the planner. */
+/* Computes settings that were not given and follow from other settings. Called when a job is built,
+ * and for each candidate of the planner. */
 void weft_job_derive (struct weft_job *job);
 
 /* Model FLOPs to train one token, counted by flops_convention: the FLOPs of MFU. */
@@ -122,23 +124,23 @@ int weft_job_sharding (const struct weft_job *job);
  * caller frees it. */
 uint32_t weft_job_units (const struct weft_job *job, char **unknown);
 
-/* Number of groups of replicas that each hold a full copy of the sharded state:
- * num_distributed_optimizer_instances, or dp_replicate_size. */
+/* Number of copies of the sharded state (instances). Each copy is sharded over its own group of
+ * replicas. Value of num_distributed_optimizer_instances, or of dp_replicate_size. */
 int64_t weft_job_instances (const struct weft_job *job);
 
 /* weft_job_instances() for expert weights.  It is 1 with FSDP2, which shards them over all ranks
  * that hold them (NeMo Automodel, mesh dimension ep_shard). */
 int64_t weft_job_expert_instances (const struct weft_job *job);
 
-/* Expert tensor parallel size; defaults to the tensor parallel size. */
+/* Expert tensor-parallel size; by default the tensor-parallel size. */
 int64_t weft_job_expert_tp (const struct weft_job *job);
 
-/* Largest number of a token's chosen experts that can be on one rank. */
+/* Largest number of experts that a token can choose on one rank. */
 int64_t weft_job_choices (const struct weft_job *job);
 
-/* In canonical order a sum over `units` equal parts, which tensor-parallel ranks share, is computed
- * in leaves (kernels/leaves.h). Returns the number of leaves on all ranks together; 0 in fast
- * order. */
+/* In canonical order, a sum over `units` equal parts that the tensor-parallel ranks share is
+ * computed in leaves, one chain of additions each (kernels/leaves.h). Returns the number of leaves
+ * on all ranks together; 0 in fast order. */
 #define WEFT_MOST_LEAVES 8
 uint32_t weft_job_leaves (const struct weft_job *job, uint64_t units);
 
@@ -146,7 +148,12 @@ uint32_t weft_job_leaves (const struct weft_job *job, uint64_t units);
  * columns of keys, or heads in latent attention. */
 uint64_t weft_job_attention_units (const struct weft_job *job);
 
-/* Rows of the padded embedding: the vocabulary in equal shares for all tensor-parallel ranks. */
+/* Multiple of the vocabulary size that replaces make_vocab_size_divisible_by = none if there are
+ * several tensor-parallel ranks: the default of Megatron-LM's arguments.py. */
+#define WEFT_JOB_VOCAB_UNIT 128
+
+/* Rows of the embedding with padding: the vocabulary is rounded up so that all tensor-parallel
+ * ranks have the same number of rows. */
 uint64_t weft_job_padded_vocab (const struct weft_job *job);
 
 /* Type of weights and of the residual stream: the training precision, or bf16 if that is fp8 (fp8
@@ -172,13 +179,15 @@ gboolean weft_job_scales_dynamically (const struct weft_job *job);
  * dynamic loss scale, with which overflows are normal (Megatron-LM arguments.py). */
 gboolean weft_job_checks_nan (const struct weft_job *job);
 
-/* What the backward pass recomputes, from recompute_granularity or from activation_checkpointing
- * (every layer; with Megatron-FSDP the MLP of every layer). */
+/* What the backward pass recomputes. recompute_granularity sets it, or activation_checkpointing:
+ * every layer, but with Megatron-FSDP the MLP of every layer. */
 struct weft_job_recompute {
   enum weft_recompute granularity;
-  enum weft_recompute_method method; /* method of full recompute */
-  int64_t layers; /* recompute_num_layers, for full recompute; WEFT_NONE: not given */
-  uint32_t modules; /* modules of selective recompute: bits 1 << enum weft_recompute_module */
+  enum weft_recompute_method method; /* method of full recompute (recompute_method) */
+  int64_t layers; /* recompute_num_layers of full recompute; WEFT_NONE: not given */
+  /* with selective recompute, the modules that are recomputed: bits 1 << enum
+   * weft_recompute_module */
+  uint32_t modules;
 };
 struct weft_job_recompute weft_job_recompute (const struct weft_job *job);
 
@@ -186,7 +195,7 @@ struct weft_job_recompute weft_job_recompute (const struct weft_job *job);
  * `unknown` receives the first invalid name (the caller frees it), or NULL. */
 uint32_t weft_job_modules (const struct weft_job *job, char **unknown);
 
-/* Whether gradients are reduced in every microbatch instead of once per step. */
+/* Whether gradients are reduced after every microbatch instead of once per step. */
 gboolean weft_job_reduces_each (const struct weft_job *job);
 
 /* Number of neighbouring context-parallel ranks that exchange heads (Ulysses): 1 for ring or
@@ -200,17 +209,18 @@ int64_t weft_job_cp_heads (const struct weft_job *job);
  * sequences of a microbatch are consecutive over the replicas that reduce together. */
 int64_t weft_job_sequence (const struct weft_job *job, int64_t replica, int64_t micro);
 
-/* Data-parallel size, from the GPU count: replicas of one pipeline, without context-parallel ranks.
- * Valid after the rules passed. */
+/* Data-parallel size: number of GPUs divided by the GPUs of one pipeline with its tensor- and
+ * context-parallel ranks. Valid after the rules have accepted the job. */
 int64_t weft_job_dp (const struct weft_job *job);
 
-/* Microbatches per rank, from the global batch. Valid after the rules passed. */
+/* Number of microbatches of each rank in a step, from the global batch. Valid after the rules have
+ * accepted the job. */
 int64_t weft_job_microbatches (const struct weft_job *job);
 
-/* rules.def as a table, for `weft rules` and the tests. */
+/* The rows of rules.def, for `weft rules` and the tests. */
 struct weft_rule {
   const char *name, *doc;
-  gboolean warning; /* a note; not an error */
+  gboolean warning; /* a text for the user that is not an error */
 };
 extern const struct weft_rule weft_rules[];
 extern const unsigned weft_n_rules;

@@ -1,10 +1,10 @@
-/* A job as text. Prints the settings that the user gave, and those that differ from the named files
- * and the defaults: the text is short and builds the same job. */
+/* A job as text. It contains the settings that the user gave, and the settings that differ from the
+ * named files and from the defaults. The text is therefore short, and builds the same job. */
 #include "core/job/job.h"
 #include <string.h>
 
-/* Appends KEY = TEXT. Escapes what the INI reader would change: backslashes, blanks at the ends and
- * before a comment sign. */
+/* Appends a line KEY = TEXT. Escapes the characters that the INI reader would change: backslashes,
+ * blanks at both ends, and a blank before a comment sign. */
 static void
 append_entry (GString *out, const char *key, const char *text)
 {
@@ -21,7 +21,8 @@ append_entry (GString *out, const char *key, const char *text)
   g_string_append_c (out, '\n');
 }
 
-/* Prints values that differ from `base` (NULL: all) or are marked in `set` (may be NULL). */
+/* Prints the values that differ from `base` (NULL: all values), and those marked in `set` (may be
+ * NULL). */
 static void
 append_fields (GString *out, const struct weft_table *table, const union weft_value *value,
                const union weft_value *base, const gboolean *set)
@@ -35,8 +36,9 @@ append_fields (GString *out, const struct weft_table *table, const union weft_va
   }
 }
 
-/* A bundled model is printed by name, another model in full. The sequence length is always printed:
- * otherwise it would follow a changed max_position_embeddings. */
+/* A bundled model is printed by name; every setting of another model is printed. The sequence
+ * length is always printed: otherwise a changed max_position_embeddings would change it when the
+ * text is read. */
 static void
 append_model (GString *out, const struct weft_job *job)
 {
@@ -66,8 +68,8 @@ append_cluster (GString *out, const struct weft_job *job)
   append_fields (out, &weft_cluster_table, job->cluster.f.at, known ? base.f.at : NULL, NULL);
 }
 
-/* Copies the job to `base`, but with default values for training settings that the user did not
- * give. */
+/* Copies the job to `base`, but resets training settings that the user did not give to their
+ * defaults. */
 static void
 train_base (const struct weft_job *job, struct weft_job *base)
 {

@@ -1,10 +1,11 @@
 #include "core/job/loss.h"
 #include "core/base/zigzag.h"
 
-/* Fewest tokens of a chunk. For every chunk the whole gradient of the head is read and written, 8
- * bytes of fp32 per element, for a product of 2 FLOPs per element and token. At 800 TFLOP/s and 4.3
- * TB/s (rates that libraries reach on an H200) traffic and product take equally long at about 750
- * tokens; with 4096 tokens the traffic takes a fifth of the time of the product. */
+/* Fewest tokens of a chunk. Every chunk reads and writes the whole gradient of the output head, 8
+ * bytes of fp32 per element, and computes a product of 2 FLOPs per element and token. At 800
+ * TFLOP/s and 4.3 TB/s (rates that libraries reach on an H200) memory traffic and product need the
+ * same time at about 750 tokens. With 4096 tokens the traffic needs a fifth of the time of the
+ * product. */
 #define LEAST_TOKENS 4096
 
 gboolean
@@ -27,8 +28,9 @@ share (uint64_t n, int64_t of)
   return (n + (uint64_t) of - 1) / (uint64_t) of;
 }
 
-/* Tokens per chunk as in Liger Kernel (arXiv 2410.10989, section 3.2): a power of two, such that
- * the logits of a chunk are about as large as the hidden states of all tokens. */
+/* The number of tokens per chunk, by the rule of Liger Kernel (arXiv 2410.10989, section 3.2): a
+ * power of two, such that the logits of a chunk are about as large as the hidden states of all
+ * tokens. */
 static uint64_t
 balanced_tokens (const struct weft_job *job)
 {

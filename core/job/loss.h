@@ -1,5 +1,5 @@
-/* loss.h - cross_entropy_fusion_impl = linear: output head and loss in chunks of a microbatch's
- * tokens, so that the logits of only one chunk exist at a time. */
+/* loss.h - cross_entropy_fusion_impl = linear: output head and loss are computed in chunks of a
+ * microbatch's tokens, so that the logits of only one chunk exist at a time. */
 #pragma once
 #include "core/job/job.h"
 
@@ -13,7 +13,7 @@ uint64_t weft_job_tokens (const struct weft_job *job);
  * fewer. */
 uint64_t weft_job_loss_tokens (const struct weft_job *job);
 
-/* Whether canonical order allows this number of chunks: a chunk must be one leaf of a sequence
- * (kernels/leaves.h), or consist of whole sequences that form a node of the tree of
- * core/base/fold.h. */
+/* Whether canonical order (the same order of summation for every strategy) allows this number of
+ * chunks. A chunk must be one leaf of a sequence (kernels/leaves.h), or consist of whole sequences
+ * that form a node of the tree of core/base/fold.h. */
 gboolean weft_job_loss_leaves (const struct weft_job *job, int64_t chunks);

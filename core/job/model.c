@@ -40,11 +40,11 @@ static const struct weft_field fields[] = {
 
 const struct weft_table weft_model_table = { "model field", fields, G_N_ELEMENTS (fields) };
 
-/* Type of counts: 4096 layers of 65536 experts overflow 64 bits before check_size() can refuse the
- * model. */
+/* Type of counts: the count of 4096 layers with 65536 experts overflows 64 bits before check_size()
+ * can refuse the model. */
 typedef unsigned __int128 wide;
 
-/* A double represents counts up to 2^53 exactly, and all later estimates are doubles. */
+/* A double represents counts up to 2^53 exactly. Later estimates with these counts are doubles. */
 #define MOST_PARAMETERS ((wide) 1 << 53)
 
 gboolean
@@ -62,7 +62,7 @@ weft_model_is_gated (const union weft_model *model)
   return weft_activation_is_gated ((enum weft_activation) model->activation);
 }
 
-/* Number of first projections of an MLP: gate and up, or only up. */
+/* Number of matrices in the first projection of an MLP: 2 (gate and up) or 1 (up). */
 static unsigned
 projections_up (const union weft_model *m)
 {
@@ -75,7 +75,7 @@ norm_size (const union weft_model *m, int64_t width)
   return (wide) width * (m->normalization == WEFT_LAYERNORM ? 2 : 1);
 }
 
-/* Width of a value head; queries and keys are kv_channels wide. */
+/* Width of a value head. The width of a query or key head is kv_channels. */
 static int64_t
 value_width (const union weft_model *m)
 {
@@ -93,7 +93,7 @@ latent_weights (const union weft_model *m)
   return query + h * m->q_lora_rank + down + up + a * m->v_head_dim * h;
 }
 
-/* Parameters of the norms of queries and keys. */
+/* Parameters of the norms of queries and keys in one layer. */
 static wide
 head_norms (const union weft_model *m)
 {
@@ -118,7 +118,7 @@ attention_weights (const union weft_model *m)
   return h * qkv_width (m) + h * m->num_attention_heads * m->kv_channels;
 }
 
-/* Parameters of attention besides matrices: biases, sinks and norms. */
+/* Parameters of attention other than matrices: biases, sinks and norms. */
 static wide
 attention_vectors (const union weft_model *m)
 {
@@ -144,9 +144,8 @@ mlp_vectors (const union weft_model *m, int64_t width)
   return (wide) projections_up (m) * width + m->hidden_size;
 }
 
-/* Number of weights of one layer. `moe`: whether the layer has experts. If it has, the result
- * contains attention, router and shared expert, and the weights of as many routed experts as
- * `experts` says. */
+/* Number of weights of one layer. `moe`: whether the layer has experts. If so, the result counts
+ * attention, router and shared expert, and `experts` routed experts. */
 static wide
 layer_weights (const union weft_model *m, gboolean moe, int64_t experts)
 {
@@ -158,7 +157,8 @@ layer_weights (const union weft_model *m, gboolean moe, int64_t experts)
          (m->moe_shared_expert_gate ? m->hidden_size : 0);
 }
 
-/* Parameters of the router besides its matrix: one bias and one correction bias per expert. */
+/* Parameters of the router that are not in its matrix: one bias and one correction bias per
+ * expert. */
 static wide
 router_vectors (const union weft_model *m)
 {
@@ -193,7 +193,8 @@ weft_model_layer_is_moe (const union weft_model *model, int64_t layer)
          layer % model->moe_layer_freq == model->moe_layer_offset;
 }
 
-/* Whether `layer` is the last of every `n`; n = 0: never. */
+/* Whether `layer` (from 0) is the last layer of a group of `n` consecutive layers; FALSE for n =
+ * 0. */
 static gboolean
 is_last_of (const union weft_model *m, int64_t layer, int64_t n)
 {
@@ -293,7 +294,8 @@ weft_model_matmul_parameters (const union weft_model *model)
   return all_weights (model, model->moe_router_topk) + head + model->mtp_num_layers * more;
 }
 
-/* Mean number of keys per query in a layer; masked keys count unless `causal`. */
+/* Mean number of keys that a query of this layer attends to. With `causal`, keys that the causal
+ * mask hides are not counted. */
 static double
 keys_per_query (const union weft_model *m, int64_t layer, gboolean causal)
 {
@@ -320,14 +322,16 @@ weft_model_flops_per_token (const union weft_model *model, gboolean causal)
          6.0 * widths * model->num_attention_heads * keys;
 }
 
-/* The name under which the user gave a field; else the name of the field. */
+/* The name under which the user gave a field (an alias or a Hugging Face key); else the name of the
+ * field. */
 static const char *
 spelled (const char *const *typed, enum weft_model_field field)
 {
   return typed && typed[field] ? typed[field] : fields[field].name;
 }
 
-/* Checks that field `whole` is a multiple of field `part`, or that `part` is 0. */
+/* Checks that field `whole` is a multiple of field `part`. A value 0 of field `part` is
+ * accepted. */
 static gboolean
 divides (const union weft_model *m, const char *const *typed, enum weft_model_field part,
          enum weft_model_field whole, GError **error)
@@ -354,7 +358,7 @@ at_most (const union weft_model *m, const char *const *typed, enum weft_model_fi
       spelled (typed, field), m->at[field].i, spelled (typed, limit), m->at[limit].i, what);
 }
 
-/* Checks that `needed` is not 0 if `field` is not 0. */
+/* Checks that field `needed` is not 0 if field `field` is not 0. */
 static gboolean
 comes_with (const union weft_model *m, const char *const *typed, enum weft_model_field field,
             enum weft_model_field needed, GError **error)
@@ -365,7 +369,7 @@ comes_with (const union weft_model *m, const char *const *typed, enum weft_model
                          spelled (typed, field), m->at[field].i, spelled (typed, needed));
 }
 
-/* Relations between two fields that every model satisfies. */
+/* Conditions on two fields that every model satisfies. */
 static const struct {
   gboolean (*holds) (const union weft_model *m, const char *const *typed, enum weft_model_field a,
                      enum weft_model_field b, GError **error);
@@ -446,7 +450,7 @@ check_latent (const union weft_model *m, const char *const *typed, GError **erro
   return TRUE;
 }
 
-/* Refuses combinations of traits that no published architecture has. */
+/* Refuses combinations of model features that no published architecture has. */
 static gboolean
 check_traits (const union weft_model *m, const char *const *typed, GError **error)
 {
@@ -465,7 +469,7 @@ check_traits (const union weft_model *m, const char *const *typed, GError **erro
   return TRUE;
 }
 
-/* Checks patterns of layers: MoE, windows, rope. */
+/* Checks the fields that say which layers have experts, windows or rotary positions. */
 static gboolean
 check_pattern (const union weft_model *m, const char *const *typed, GError **error)
 {

@@ -1,7 +1,7 @@
 /* model.h - the shape of a decoder-only transformer: settings, parameter counts, FLOPs.
  *
- * Counts are exact. N below counts parameters as the model's authors do (without vocabulary
- * padding). */
+ * Counts are exact. In the formulas below, N is the number of parameters as the model's authors
+ * count them, without padding of the vocabulary. */
 #pragma once
 #include "core/base/field.h"
 #include "core/base/words.h"
@@ -57,22 +57,25 @@ gboolean weft_model_complete (union weft_model *model, const char *const *typed,
 /* Names of bundled models, sorted, NULL-terminated. The caller frees with g_strfreev(). */
 char **weft_model_names (void);
 
-/* All parameters, and those that a token uses (top-k of the experts; the whole embedding counts).
- * Included: embedding, learned positions, every weight and bias of attention, MLP, experts, shared
- * experts and router with its correction bias, all norms, the head unless tied. Multi-token
- * prediction layers are excluded: authors publish the main model without them. */
+/* Number of all parameters, and number of parameters that one token uses: top-k of the experts, but
+ * the whole embedding. Both include embedding, learned positions, every weight and bias of
+ * attention, MLP, experts, shared experts and router with its correction bias, all norms, and the
+ * head unless it is tied to the embedding. Both exclude multi-token prediction layers, as published
+ * counts do. */
 uint64_t weft_model_parameters (const union weft_model *model);
 uint64_t weft_model_active_parameters (const union weft_model *model);
 
-/* Parameters of the multi-token prediction layers: each has one more transformer layer like the
- * last, a projection of (2 h, h) and three norms; embedding and head are the main model's. */
+/* Parameters of the multi-token prediction layers. Each has one transformer layer like the last
+ * layer of the model, a projection of (2 h, h) and three norms. Embedding and head are shared with
+ * the main model and not counted. */
 uint64_t weft_model_mtp_parameters (const union weft_model *model);
 
-/* Whether the first projection of an MLP yields a gate and an up part (swiglu, geglu). */
+/* Whether the first projection of an MLP has two matrices, gate and up (swiglu, geglu). */
 gboolean weft_activation_is_gated (enum weft_activation activation);
 gboolean weft_model_is_gated (const union weft_model *model);
 
-/* Output columns of the first MLP projection per input column of the second: 2 if gated. */
+/* Output columns of the first MLP projection for each input column of the second: 2 if the MLP is
+ * gated, else 1. */
 static inline uint64_t
 weft_model_wide (const union weft_model *model)
 {

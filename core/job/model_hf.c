@@ -1,4 +1,5 @@
-/* Reads a config.json: its family, fields that the family fixes or requires, keys that interact. */
+/* Reads a config.json: finds its family, applies the fields that the family fixes, checks the
+ * fields that it requires, and evaluates keys that depend on each other. */
 #include "core/job/model_hf.h"
 #include "core/base/conf.h"
 #include "core/base/error.h"
@@ -7,13 +8,14 @@
 #include "core/base/suggest.h"
 #include <string.h>
 
-/* Largest file that is read; real files have a few KiB. */
+/* Largest size of a config.json that is read, in bytes; real files have a few KiB. */
 #define MOST_BYTES (4 << 20)
 
 static const char wanted_by_all[] =
     "num_layers hidden_size num_attention_heads vocab_size max_position_embeddings";
 
-/* The string member `name` of an object, or the first string of an array; NULL if there is none. */
+/* Member `name` of a JSON object if it is a string, or its first string if it is an array; NULL if
+ * neither. */
 static const char *
 first_string (JsonObject *object, const char *name)
 {
@@ -82,8 +84,9 @@ unknown_family (const char *key, const char *found, GError **error)
   return NULL;
 }
 
-/* The family by model_type (of the language part, if there are several), else by architectures:
- * "Qwen3MoeForCausalLM" is qwen3_moe, "GPT2LMHeadModel" is gpt2. */
+/* Finds the family by model_type; if the file describes several models, by that of the language
+ * model. Without a model_type, finds it by architectures: "Qwen3MoeForCausalLM" is qwen3_moe,
+ * "GPT2LMHeadModel" is gpt2. */
 static const struct weft_family *
 find_family (JsonObject *root, GError **error)
 {
@@ -142,9 +145,10 @@ finish_biases (struct weft_hf_reader *r, GError **error)
   return TRUE;
 }
 
-/* Decides whether layers have a sliding window. A window that begins at layer max_window_layers > 0
- * is not supported: no layer gets it, and the key is reported as unknown. layer_types overrides
- * both. */
+/* Decides whether layers have a sliding window. If the file says that only layers from
+ * max_window_layers > 0 on have a window, no layer gets a window, and the key is reported as
+ * unknown, because Weft does not support this pattern. The key layer_types overrides both
+ * decisions. */
 static void
 finish_window (struct weft_hf_reader *r)
 {
@@ -165,9 +169,9 @@ finish_window (struct weft_hf_reader *r)
     r->model->sliding_window = r->model->attention_chunk_size = r->model->window_attn_skip_freq = 0;
 }
 
-/* Reads groups of experts, and norm_topk_prob: whether the weights of the chosen experts add up to
- * one. With softmax scores this means that the softmax is over the chosen experts only. In Weft the
- * weights from sigmoid scores always add up to one. */
+/* Reads the groups of experts, and norm_topk_prob: whether the weights of the chosen experts are
+ * scaled to the sum one. With softmax scores, scaling is the same as a softmax over the chosen
+ * experts only. In Weft the weights from sigmoid scores always have the sum one. */
 static gboolean
 finish_router (struct weft_hf_reader *r, GError **error)
 {
@@ -266,7 +270,8 @@ read_text (const char *json, gsize length, union weft_model *model, GPtrArray *u
   return FALSE;
 }
 
-/* The name of a model: "llama3-8b" for llama3-8b.json; the name of the folder for config.json. */
+/* The name of a model: that of the file without suffix ("llama3-8b" for llama3-8b.json), or that of
+ * the folder if the file is named config.json. */
 static GQuark
 model_name (const char *file_name)
 {

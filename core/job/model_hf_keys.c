@@ -1,4 +1,4 @@
-/* Keys of a config.json that define the shape. */
+/* The keys of a config.json that define the shape of the model. */
 #include "core/base/conf.h"
 #include "core/base/error.h"
 #include "core/base/units.h"
@@ -9,11 +9,11 @@ struct key {
   const char *name;
   gboolean (*take) (struct weft_hf_reader *r, const struct key *key, JsonNode *node,
                     GError **error);
-  enum weft_model_field field; /* field of the key, if `take` sets one */
+  enum weft_model_field field; /* the model field that `take` sets, if `take` sets a single field */
 };
 
-/* The value as text for the field's parser; NULL if it has another JSON type. The caller frees
- * it. */
+/* The value of a key as text for the parser of fields; NULL if the value has another JSON type than
+ * the field. The caller frees the text. */
 static char *
 value_text (JsonNode *node, enum weft_type type)
 {
@@ -39,7 +39,7 @@ wrong_kind (const char *key, JsonNode *node, const char *wanted, GError **error)
   return weft_bad_input (error, "%s: found %s, wanted %s", key, weft_json_kind (node), wanted);
 }
 
-/* Reads a node as `field`, under the name `key`. */
+/* Reads a JSON node as the value of `field`. `key` is the name for messages. */
 static gboolean
 read_value (const struct weft_field *field, const char *key, JsonNode *node,
             union weft_value *value, GError **error)
@@ -111,8 +111,9 @@ take_field (struct weft_hf_reader *r, const struct key *key, JsonNode *node, GEr
          weft_hf_assign (r, key->field, key->name, value, error);
 }
 
-/* transformers 5 uses qk_head_dim for the sum of both parts; in Megatron it is the part without
- * position. */
+/* Reads qk_head_dim. In transformers 5 this key is the width of a query head including its rotary
+ * part, in Megatron the width without the rotary part. A file that also has qk_nope_head_dim is one
+ * of transformers 5, and its qk_head_dim is ignored. */
 static gboolean
 take_qk_head_dim (struct weft_hf_reader *r, const struct key *key, JsonNode *node, GError **error)
 {
@@ -121,8 +122,8 @@ take_qk_head_dim (struct weft_hf_reader *r, const struct key *key, JsonNode *nod
   return take_field (r, key, node, error);
 }
 
-/* Reads the activation.  For a family with gated MLPs only the activation of that family is
- * accepted; config.json names it without the gate ("silu" means SwiGLU). */
+/* Reads the activation of the MLP. A family with gated MLPs accepts only its own activation.
+ * config.json names that activation without the gate ("silu" means SwiGLU). */
 static gboolean
 take_activation (struct weft_hf_reader *r, const struct key *key, JsonNode *node, GError **error)
 {
@@ -155,7 +156,8 @@ take_activation (struct weft_hf_reader *r, const struct key *key, JsonNode *node
   return weft_bad_input (error, "%s: found \"%s\", wanted %s", key->name, text, wanted);
 }
 
-/* Whether the MLP runs parallel to attention (both read the layer's input) or after it. */
+/* Reads whether the MLP runs parallel to attention, so that both read the layer's input, or after
+ * attention. */
 static gboolean
 take_parallel (struct weft_hf_reader *r, const struct key *key, JsonNode *node, GError **error)
 {
@@ -167,7 +169,8 @@ take_parallel (struct weft_hf_reader *r, const struct key *key, JsonNode *node, 
   return weft_hf_assign (r, key->field, key->name, value, error);
 }
 
-/* A flag that selects a variant of the architecture.  Weft supports one of its two values. */
+/* Reads a Boolean key for a variant of the architecture. Weft supports one of its two values and
+ * refuses the other. */
 static gboolean
 take_flag (const struct key *key, JsonNode *node, gboolean wanted, GError **error)
 {
@@ -193,8 +196,8 @@ take_never (struct weft_hf_reader *r, const struct key *key, JsonNode *node, GEr
   return take_flag (key, node, FALSE, error);
 }
 
-/* Checks that embeddings are as wide as layers. OPT has models with narrower embeddings and a
- * projection, which Weft does not support. */
+/* Checks that the embedding is as wide as the layers. Some OPT models have a narrower embedding and
+ * a projection, which Weft does not support. */
 static gboolean
 take_embedding_width (struct weft_hf_reader *r, const struct key *key, JsonNode *node,
                       GError **error)
@@ -212,8 +215,8 @@ take_embedding_width (struct weft_hf_reader *r, const struct key *key, JsonNode 
                          hidden);
 }
 
-/* Reads the rope_parameters of layers with a window. transformers 5 has an object for each type of
- * layer. */
+/* Reads the rotary parameters of layers with a sliding window. transformers 5 has one object of
+ * rope_parameters for each type of layer. */
 static gboolean
 take_local_rope (struct weft_hf_reader *r, const struct key *key, JsonNode *node, GError **error)
 {
@@ -284,7 +287,7 @@ take_intermediate_size (struct weft_hf_reader *r, const struct key *key, JsonNod
   return take_field (r, r->family->ways & WEFT_HF_EXPERT_WIDTH ? &of_expert : key, node, error);
 }
 
-/* Reads topk_method: only "noaux_tc" has the correction bias; "greedy" ignores groups of
+/* Reads topk_method. Only "noaux_tc" has the correction bias; "greedy" ignores groups of
  * experts. */
 static gboolean
 take_topk_method (struct weft_hf_reader *r, const struct key *key, JsonNode *node, GError **error)
@@ -298,7 +301,7 @@ take_topk_method (struct weft_hf_reader *r, const struct key *key, JsonNode *nod
   return weft_hf_assign (r, key->field, key->name, value, error);
 }
 
-/* Puts experts into layer `first` and into every `step`-th layer after it. */
+/* Makes layer `first` and every `step`-th layer after it MoE layers. */
 static gboolean
 assign_expert_layers (struct weft_hf_reader *r, const char *key, int64_t first, int64_t step,
                       GError **error)
@@ -309,7 +312,7 @@ assign_expert_layers (struct weft_hf_reader *r, const char *key, int64_t first, 
                          error);
 }
 
-/* Puts experts into the last of every `step` layers. */
+/* Makes the last layer of every `step` layers an MoE layer. */
 static gboolean
 take_sparse_step (struct weft_hf_reader *r, const struct key *key, JsonNode *node, GError **error)
 {
@@ -346,7 +349,7 @@ take_expert_layers (struct weft_hf_reader *r, const struct key *key, JsonNode *n
   return n == 0 || assign_expert_layers (r, key->name, first, step, error);
 }
 
-/* Reads an array with a number per layer: 1 with rotary positions, 0 without. */
+/* Reads an array with one number per layer: 1 if the layer has rotary positions, else 0. */
 static gboolean
 take_rope_layers (struct weft_hf_reader *r, const struct key *key, JsonNode *node, GError **error)
 {
@@ -399,8 +402,9 @@ weft_hf_report (struct weft_hf_reader *r, const char *key)
     g_ptr_array_add (r->unknown, g_strconcat (r->prefix, key, NULL));
 }
 
-/* Reads which layers have a window (or chunks). Weft supports the pattern in which every n-th layer
- * has none; for other patterns no layer gets a window, and the key is reported as unknown. */
+/* Reads which layers have a sliding window or chunked attention. Weft supports the pattern in which
+ * every n-th layer attends to the whole sequence. With any other pattern no layer gets a window,
+ * and the key is reported as unknown. */
 static gboolean
 take_layer_types (struct weft_hf_reader *r, const struct key *key, JsonNode *node, GError **error)
 {
@@ -439,8 +443,8 @@ take_object (struct weft_hf_reader *r, const struct key *key, JsonNode *node, GE
   return weft_hf_walk (r, json_node_get_object (node), prefix, error);
 }
 
-/* Reads the scaling rule of a rope object: `rope_type`, formerly `type`. Without either key the
- * rule is `other` if there is a factor, else `none`. */
+/* Reads which rule scales the rotary frequencies: key `rope_type`, or its former name `type`.
+ * Without these keys the rule is `other` if the object has a factor, else `none`. */
 static gboolean
 read_scaling (JsonObject *object, enum weft_rotary_scaling *scaling, GError **error)
 {
@@ -469,7 +473,8 @@ read_scaling (JsonObject *object, enum weft_rotary_scaling *scaling, GError **er
   return TRUE;
 }
 
-/* Whether the scaling rule uses a number; numbers of rule `other` are not read. */
+/* Whether the rule that scales rotary frequencies reads this number. Weft reads no numbers of rule
+ * `other`. */
 static gboolean
 rope_has (const struct weft_hf_reader *r, enum weft_model_field field)
 {
@@ -485,7 +490,7 @@ take_rope_number (struct weft_hf_reader *r, const struct key *key, JsonNode *nod
 
 static gboolean check_rope (const struct weft_hf_reader *r, const char *key, GError **error);
 
-/* Reads rope_scaling (transformers 4) or rope_parameters (transformers 5). */
+/* Reads the object rope_scaling (transformers 4) or rope_parameters (transformers 5). */
 static gboolean
 take_rope (struct weft_hf_reader *r, const struct key *key, JsonNode *node, GError **error)
 {
@@ -589,7 +594,7 @@ static const struct key keys[] = {
   { .name = "full_attention", .take = take_rope },
 };
 
-/* Known keys without effect on the shape. */
+/* Keys of config.json that are known and do not change the shape of the model. */
 static const char *const ignored[] = {
 #define IGNORED(name) name,
 #include "core/model_ignored.def"

@@ -30,7 +30,8 @@ weft_job_schedule (const struct weft_job *job)
   return weft_job_schedule_file (job) ? NULL : &weft_schedules[job->strategy.pipeline_schedule];
 }
 
-/* Checks that the job has the numbers of ranks, microbatches and chunks of its schedule file. */
+/* Checks that the numbers of ranks, microbatches and chunks in the job are those of its schedule
+ * file. */
 static gboolean
 agrees (const weft_grid *grid, const struct weft_job *job, const char *path, GError **error)
 {
@@ -87,8 +88,9 @@ weft_job_interleaves (const struct weft_job *job)
   return row && row->interleaved && weft_job_chunks (job) > 1;
 }
 
-/* The grid of pipeline_schedule_file; NULL if there is no file or it cannot be read. Rule
- * schedule_file refuses an unreadable file; until then the other knobs describe the grid. */
+/* The pipeline grid in the file pipeline_schedule_file; NULL if no file is given or it cannot be
+ * read. Rule schedule_file refuses an unreadable file. Until that rule is checked, the other knobs
+ * describe the grid. */
 static weft_grid *
 grid_of_file (const struct weft_job *job)
 {

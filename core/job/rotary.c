@@ -2,8 +2,9 @@
 #include "core/base/invariant.h"
 #include <math.h>
 
-/* Weight of the unscaled frequency: 0 below low_freq_factor turns, 1 above high_freq_factor
- * turns. */
+/* Weight, from 0 to 1, with which the frequency of a rotated pair stays unscaled: 0 if the pair
+ * rotates less than low_freq_factor turns over the original context, 1 if more than
+ * high_freq_factor turns. */
 static double
 llama3_share (const union weft_model *m, double frequency)
 {

@@ -21,7 +21,8 @@ mesh (const struct weft_job *j)
          S (context_parallel_size);
 }
 
-/* The first kind of parallelism of a job that its stack does not list; NULL: it lists all. */
+/* The first kind of parallelism of a job that the list of its stack does not contain; NULL if the
+ * list contains all. */
 static const char *
 lacking_parallelism (const struct weft_job *j)
 {
@@ -45,8 +46,8 @@ expert_mesh (const struct weft_job *j)
   return weft_job_expert_tp (j) * S (expert_model_parallel_size) * S (pipeline_model_parallel_size);
 }
 
-/* Whether experts are spread over ranks; their gradients then have reduction groups of their
- * own. */
+/* Whether experts are distributed over ranks, so that their gradients are reduced in groups of
+ * their own. */
 static gboolean
 spreads_experts (const struct weft_job *j)
 {
@@ -72,7 +73,7 @@ replicas (const struct weft_job *j)
   return weft_job_dp (j) * S (context_parallel_size);
 }
 
-/* Whether a text knob is set. */
+/* Whether the job sets a knob whose value is text. */
 static gboolean
 has_text (int64_t value)
 {
@@ -98,7 +99,7 @@ sees_chunks (const struct weft_job *j)
   return M (attention_chunk_size) > 0 && M (attention_chunk_size) < M (seq_length);
 }
 
-/* The first invalid name in megatron_fsdp_unit_modules; NULL: none. */
+/* The first invalid name in megatron_fsdp_unit_modules; NULL if all are valid. */
 static const char *
 unknown_unit (const struct weft_job *j)
 {
@@ -109,7 +110,7 @@ unknown_unit (const struct weft_job *j)
   return g_intern_string (text);
 }
 
-/* A feature of the model's layers that no pass supports; NULL: none. */
+/* A feature of the model's layers that no code of Weft supports; NULL if there is none. */
 static const char *
 odd_layer (const struct weft_job *j)
 {
@@ -125,7 +126,8 @@ odd_layer (const struct weft_job *j)
   return M (softmax_type) == WEFT_SOFTMAX_VANILLA ? NULL : "softmax_type: attention sinks";
 }
 
-/* Whether attention scores are more than products of queries and keys. */
+/* Whether attention scores are more than products of queries and keys: soft-capped, or with the
+ * biases of ALiBi. */
 static gboolean
 bends_scores (const struct weft_job *j)
 {
@@ -178,8 +180,8 @@ deals_leaves (const struct weft_job *j, int64_t units)
                              weft_job_leaves (j, (uint64_t) units) % tp == 0);
 }
 
-/* Whether tensor-parallel ranks have either query groups of their own or equal columns of a shared
- * group. */
+/* Whether each tensor-parallel rank has either whole query groups, or an equal share of the columns
+ * of one query group. */
 static gboolean
 shares_groups (const struct weft_job *j)
 {
@@ -210,7 +212,7 @@ sequence_ranks (const struct weft_job *j)
   return S (tensor_model_parallel_size) * S (context_parallel_size);
 }
 
-/* Replicas whose sequences are routed to an expert. */
+/* Number of replicas whose sequences are routed to one expert. */
 static int64_t
 expert_batches (const struct weft_job *j)
 {
@@ -239,7 +241,7 @@ shares_expert_leaves (const struct weft_job *j)
              0;
 }
 
-/* Classes whose knobs apply to a data-parallel strategy, first its own. */
+/* Classes whose knobs apply to a data-parallel strategy; the first class is its own. */
 #define CLASSES(id, word, doc, classes) classes,
 static const char *const strategy_classes[] = { WEFT_DISTRIBUTED_LIST (CLASSES) };
 
@@ -250,7 +252,7 @@ names (const char *classes, const char *one)
   return g_strv_contains ((const char *const *) word, one);
 }
 
-/* Whether a class belongs to other data-parallel strategies, and not to the chosen one. */
+/* Whether a class belongs to data-parallel strategies other than the chosen one. */
 static gboolean
 is_foreign (const struct weft_job *j, const char *class)
 {
@@ -272,7 +274,8 @@ is_foreign_knob (const struct weft_job *j, const struct weft_field *knob)
   return TRUE;
 }
 
-/* The first knob away from its default that the chosen strategy does not have, or NULL. */
+/* The first knob that differs from its default although the chosen data-parallel strategy does not
+ * have it; NULL if there is none. */
 static const struct weft_field *
 foreign_knob (const struct weft_job *j)
 {
@@ -285,7 +288,7 @@ foreign_knob (const struct weft_job *j)
   return NULL;
 }
 
-/* Knobs of the chosen strategy's own class, for a message. */
+/* Knobs of the class that belongs to the chosen data-parallel strategy, as text for a message. */
 static const char *
 own_knobs (const struct weft_job *j)
 {
@@ -306,7 +309,8 @@ chunks (const struct weft_job *j)
   return weft_job_chunks (j);
 }
 
-/* Microbatches that a chunk runs before the next chunk (interleaved schedule). */
+/* Number of microbatches that a rank runs for one chunk before it continues with the next chunk
+ * (interleaved schedule). */
 static int64_t
 group (const struct weft_job *j)
 {
@@ -315,9 +319,9 @@ group (const struct weft_job *j)
              : S (microbatch_group_size_per_vp_stage);
 }
 
-/* The rule of the schedule that the job's numbers of ranks, chunks and microbatches break, or
- * WEFT_SPEC_FITS. With a schedule file always WEFT_SPEC_FITS, because the file contains the
- * grid. */
+/* The rule of the pipeline schedule that the job's numbers of ranks, chunks and microbatches break;
+ * WEFT_SPEC_FITS if they break none. With a schedule file always WEFT_SPEC_FITS, because the file
+ * contains the grid. */
 static enum weft_spec_rule
 broken_spec (const struct weft_job *j)
 {
@@ -325,7 +329,7 @@ broken_spec (const struct weft_job *j)
   return weft_job_schedule_file (j) ? WEFT_SPEC_FITS : weft_spec_broken (&spec);
 }
 
-/* What is wrong with pipeline_schedule_file; NULL: nothing. */
+/* What is wrong with the file pipeline_schedule_file, as text; NULL: nothing. */
 static const char *
 schedule_file_problem (const struct weft_job *j)
 {
@@ -336,7 +340,7 @@ schedule_file_problem (const struct weft_job *j)
   return g_intern_string (error ? error->message : place);
 }
 
-/* Layers of the largest stage. */
+/* Number of layers of the largest stage. */
 static int64_t
 stage_layers (const struct weft_job *j)
 {
@@ -368,7 +372,7 @@ qkv_width (const struct weft_job *j)
   return (M (num_attention_heads) + 2 * M (num_query_groups)) * M (kv_channels);
 }
 
-/* Columns of the widest activation, including the gate of an MLP. */
+/* Columns of the widest activation of a layer. The gate of an MLP is included. */
 static int64_t
 widest (const struct weft_job *j)
 {
@@ -378,8 +382,9 @@ widest (const struct weft_job *j)
   return MAX (MAX (M (hidden_size), mlp), MAX (M (vocab_size), qkv_width (j)));
 }
 
-/* Upper bound of the bytes of all buffers of a step if no memory is reused: five fp32 numbers per
- * parameter; for every microbatch, activations of forward and backward, and logits. */
+/* Upper bound of the bytes of all buffers of a step if no memory is reused. It counts five fp32
+ * numbers per parameter, and for every microbatch the activations of forward and backward, and the
+ * logits. */
 static double
 step_bytes (const struct weft_job *j)
 {
@@ -393,9 +398,9 @@ step_bytes (const struct weft_job *j)
               tokens * (M (num_layers) * layer + 2.0 * M (vocab_size)));
 }
 
-/* Upper bound of the number of buckets on a stage: a bucket has at least one tensor, and all
- * buckets but the last and those of tied weights reach the threshold. Counts 1 for the default
- * threshold, which allows at most one bucket per matrix. */
+/* Upper bound of the number of gradient buckets on a stage. A bucket has at least one tensor; all
+ * buckets except the last bucket and those of tied weights reach the size threshold. Counts 1 for
+ * the default threshold, which allows at most one bucket per matrix. */
 static int64_t
 most_buckets (const struct weft_job *j)
 {
@@ -460,7 +465,7 @@ is_built (int64_t precision)
   return precision == WEFT_BF16 || precision == WEFT_FP16 || precision == WEFT_FP32;
 }
 
-/* Whether settings of a dynamic loss scale were given. */
+/* Whether the job sets any knob of a dynamic loss scale. */
 static gboolean
 has_dynamic_scale (const struct weft_job *j)
 {
@@ -469,14 +474,15 @@ has_dynamic_scale (const struct weft_job *j)
 }
 
 /* Whether the job can compute fp8 products: on a GPU with fp8 tensor cores, or on a CPU, which
- * converts the codes. With autocast, products have the type of autocast. */
+ * converts fp8 to a wider type. FALSE with autocast, because products then have the type of
+ * autocast. */
 static gboolean
 multiplies_fp8 (const struct weft_job *j)
 {
   return T (precision) == WEFT_FP8 && j->cluster.f.gpu_fp8 > 0 && !S (enable_autocast);
 }
 
-/* Whether fp8 products have block scales. */
+/* Whether fp8 products have one scale per block of elements, not per tensor. */
 static gboolean
 multiplies_blocks (const struct weft_job *j)
 {
@@ -484,7 +490,8 @@ multiplies_blocks (const struct weft_job *j)
          (S (fp8_recipe) == WEFT_FP8_BLOCKWISE || S (fp8_recipe) == WEFT_FP8_MX);
 }
 
-/* Whether weights stored in fp8 have the scales that fp8 products use. */
+/* Whether weights that are stored in fp8, if there are any, have the scales that fp8 products
+ * use. */
 static gboolean
 keeps_what_it_multiplies (const struct weft_job *j)
 {
@@ -494,7 +501,7 @@ keeps_what_it_multiplies (const struct weft_job *j)
          !S (reuse_grad_buf_for_mxfp8_param_ag) == (S (fp8_recipe) != WEFT_FP8_MX);
 }
 
-/* Whether FSDP2 may store or send this type. */
+/* Whether FSDP2 supports this type for storing or sending. */
 static gboolean
 is_kept (const struct weft_job *j, int64_t precision)
 {
@@ -513,7 +520,8 @@ combines (const struct weft_job *j)
   return S (overlap_moe_expert_parallel_comm);
 }
 
-/* Each row becomes two functions: the check, and the text for messages if the check fails. */
+/* For each row of rules.def, defines two functions: the check, and the text for the message if the
+ * check fails. */
 #define RULE(id, condition, doc, ...)                                                              \
   static gboolean id##_holds (const struct weft_job *j)                                            \
   {                                                                                                \
@@ -554,7 +562,8 @@ weft_job_check (const struct weft_job *job, GError **error)
   return TRUE;
 }
 
-/* Warns of knobs that upstream has deprecated: Weft accepts them, and they have no effect. */
+/* Warns of knobs that their own software has deprecated. Weft accepts these knobs, and they have no
+ * effect. */
 static void
 warn_deprecated (const struct weft_job *job, GPtrArray *warnings)
 {

@@ -2,8 +2,8 @@
 #include <string.h>
 
 struct weft_settings {
-  GPtrArray *list;    /* struct weft_setting */
-  GPtrArray *ignored; /* interned names of flags without effect, and NULL */
+  GPtrArray *list;    /* array of struct weft_setting */
+  GPtrArray *ignored; /* array of interned names of flags without effect, terminated by NULL */
 };
 
 static void

@@ -5,7 +5,8 @@
 #include "core/schedule/schedule.h"
 #include <string.h>
 
-/* Every field but the name is optional: a file gives only values that differ from stack.def. */
+/* Every field but the name is optional: a stack file sets only values that differ from the defaults
+ * in stack.def. */
 #define MAY_LACK(id) .optional = WEFT_STACK_##id != WEFT_STACK_name
 
 static const struct weft_field fields[] = {
@@ -37,9 +38,11 @@ weft_stack_load (const char *name_or_path, union weft_stack *stack, GError **err
 
 /* ---------------------------------------------------------------------- kernels */
 
-enum { MX_BLOCK = 32 }; /* elements with one scale: OCP Microscaling Formats 1.0, section 5.2 */
+/* number of elements that share one scale: OCP Microscaling Formats 1.0, section 5.2 */
+enum { MX_BLOCK = 32 };
 
-/* "A..BxC": query and key heads of A to B elements, with value heads of up to C elements. */
+/* Read from the text "A..BxC" of a stack: attention kernels that use tensor cores for query and key
+ * heads of A to B elements and value heads of up to C elements. */
 struct tile {
   uint64_t least, most, value;
 };

@@ -1,4 +1,5 @@
-/* stack.h - a training software stack: stacks/NAME.ini, with the settings of stack.def. */
+/* stack.h - a training software stack, such as Megatron-LM, as a file stacks/NAME.ini with the
+ * settings of stack.def. */
 #pragma once
 #include "core/base/field.h"
 
@@ -37,14 +38,16 @@ gboolean weft_stack_takes_heads (const union weft_stack *stack, uint64_t bytes, 
                                  uint64_t value);
 
 /* Whether a GPU of this compute capability (times ten; 0: unknown) multiplies fp8 expert weights
- * directly; otherwise they are converted to 16 bits first. Unknown GPUs count as able. */
+ * directly. FALSE: the weights are converted to 16 bits before the product. Unknown GPUs count as
+ * able. */
 gboolean weft_stack_takes_codes (const union weft_stack *stack, int64_t capability,
                                  const struct weft_stack_codes *codes);
 
-/* A list of words, of which a stack's software has some: "any", or words separated by spaces. */
+/* Whether a list of words in a stack contains `word`. A list is "any", which contains every word,
+ * or words separated by spaces. */
 gboolean weft_stack_lists (int64_t list, const char *word);
 
-/* Whether all lists of the stack have known words only. */
+/* Whether every list of words in the stack contains only known words. */
 gboolean weft_stack_reads_lists (const union weft_stack *stack);
 
 /* Whether `attention_tiles` has the syntax that stack.def describes. */

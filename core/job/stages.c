@@ -4,12 +4,14 @@
 
 /* ----------------------------------------------------- pipeline_model_parallel_layout */
 
-/* Limits of the layout text, enough for any model: 4096 layers, 1024 ranks of 255 chunks. */
+/* Limits of pipeline_model_parallel_layout, enough for any model: 4096 layers, 1024 ranks with 255
+ * chunks each. */
 enum { MOST_SYMBOLS = 1 << 19, MOST_TIMES = 1 << 16, MOST_DEPTH = 8 };
 
 static gboolean read_symbols (const char **at, uint32_t depth, GString *out);
 
-/* Reads an optional "*12" after a symbol or a closing parenthesis; *times is 1 without it. */
+/* Reads the optional repetition "*12" after a symbol or a closing parenthesis; *times is 1 if there
+ * is none. */
 static gboolean
 read_times (const char **at, uint32_t *times)
 {
@@ -67,7 +69,8 @@ layout_text (const struct weft_job *job)
   return text && *text && !g_str_equal (text, "none") ? text : NULL;
 }
 
-/* Symbols of each stage. If the text is malformed: NULL, with *rest at the error. */
+/* The symbols of each stage in pipeline_model_parallel_layout. NULL if the text is malformed; *rest
+ * is then the text from the error on. */
 static char **
 read_layout (const char *text, const char **rest)
 {
@@ -155,7 +158,7 @@ weft_job_stage_layers (const struct weft_job *job, const uint32_t *rank, uint32_
   return layers;
 }
 
-/* Stages of one copy of the model. */
+/* Number of stages of one copy of the model. */
 static int64_t
 n_stages (const struct weft_job *job)
 {

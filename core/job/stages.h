@@ -13,16 +13,17 @@
 #pragma once
 #include "core/job/job.h"
 
-/* Layers by stage, for a job that satisfies the rules; rank[stage] is the stage's rank. The caller
- * frees it. */
+/* Number of layers of each stage, for a job that satisfies the rules; rank[stage] becomes the
+ * pipeline rank of the stage. The caller frees the array. */
 uint32_t *weft_job_stage_layers (const struct weft_job *job, const uint32_t *rank,
                                  uint32_t n_stages);
 
 /* Number of stages in pipeline_model_parallel_layout; 0: not given, or malformed. */
 uint32_t weft_job_layout_stages (const struct weft_job *job);
 
-/* Layers of the largest stage; 0 if the rules are broken. */
+/* Number of layers of the largest stage; 0 if the job breaks the rules for stages. */
 uint32_t weft_job_most_layers (const struct weft_job *job);
 
-/* Why layers cannot be assigned, for a message; NULL: they can. The caller frees it. */
+/* Why the layers cannot be assigned to stages, as text for a message; NULL if they can. The caller
+ * frees the text. */
 char *weft_job_stages_problem (const struct weft_job *job);

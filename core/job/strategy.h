@@ -1,7 +1,7 @@
 /* strategy.h - every parallelism knob, under the exact name that its software uses.
  *
- * A knob whose `affects` begins with "not yet" is accepted only at its default: nothing reads it so
- * far (weft_strategy_check()). */
+ * A knob whose `affects` begins with "not yet" is accepted only at its default, because no code
+ * reads the knob (weft_strategy_check()). */
 #pragma once
 #include "core/base/field.h"
 #include "core/base/words.h"
@@ -34,22 +34,28 @@ _Static_assert (sizeof (union weft_strategy) == 8 * WEFT_N_KNOB, "every knob is 
 
 extern const struct weft_table weft_strategy_table;
 
-/* Properties of a knob by which other code selects knobs without naming them. */
+/* Properties of a knob, by which other code selects knobs without naming them. */
 struct weft_knob_traits {
-  gboolean of_stages;   /* places layers on pipeline ranks, or sets how stages exchange tensors: the
-                           kernels of a layer do not depend on it */
-  gboolean of_replicas; /* shards or overlaps Megatron-Core's data-parallel replicas: the kernels of
-                           a layer do not depend on it */
-  gboolean unlike;      /* if it is not at its default, microbatches differ in their kernels, and
-                           the planner has no lower bound */
-  const char *overlap;  /* the word of a knob that hides communication, in the table of weft plan */
+  /* TRUE: the knob places layers on pipeline ranks, or sets how stages exchange tensors; the
+   * kernels of a layer do not depend on it */
+  gboolean of_stages;
+  /* TRUE: the knob shards or overlaps Megatron-Core's data-parallel replicas; the kernels of a
+   * layer do not depend on it */
+  gboolean of_replicas;
+  /* TRUE: if the knob is not at its default, microbatches differ in their kernels, and the planner
+   * has no lower bound of the step time */
+  gboolean unlike;
+  /* the word for a knob that overlaps communication, in the table that weft plan prints */
+  const char *overlap;
 };
 extern const struct weft_knob_traits weft_knob_traits[WEFT_N_KNOB];
 
-/* The defaults of all knobs, parsed once. A search compares millions of knobs with them. */
+/* The defaults of all knobs, parsed once and stored, because a search compares millions of knobs
+ * with their defaults. */
 const union weft_strategy *weft_strategy_defaults (void);
 
-/* Whether a knob is at its default: weft_field_is_default() for a knob, without parsing. */
+/* Whether a knob is at its default. Like weft_field_is_default(), but it does not parse the
+ * default. */
 static inline gboolean
 weft_knob_is_default (const union weft_strategy *strategy, unsigned knob)
 {
@@ -57,5 +63,6 @@ weft_knob_is_default (const union weft_strategy *strategy, unsigned knob)
          weft_strategy_defaults ()->at[knob].i == strategy->at[knob].i;
 }
 
-/* Refuses pending knobs that were moved from their default, naming the knob. */
+/* Refuses a job that changes a knob from its default although no code reads the knob yet; the error
+ * names the knob. */
 gboolean weft_strategy_check (const union weft_strategy *strategy, GError **error);

@@ -11,8 +11,8 @@ static const struct unit {
 #undef WEFT_UNIT_ROW
 };
 
-/* The transformers class of a part of a layer (models/FAMILY/modeling_FAMILY.py), or NULL. The
- * caller frees it. */
+/* The transformers class of a part of a layer (models/FAMILY/modeling_FAMILY.py), or NULL if there
+ * is none. The caller frees the text. */
 static char *
 path_of (const struct weft_family *family, enum weft_unit unit)
 {

@@ -34,5 +34,6 @@ enum weft_unit {
  * be NULL) receives the first name that matches no module of the model; the caller frees it. */
 uint32_t weft_unit_modules (const char *text, const union weft_model *model, char **unknown);
 
-/* "found X; did you mean Y? This model has ...", for error messages. The caller frees it. */
+/* Text for an error message: "found X; did you mean Y? This model has ...". The caller frees the
+ * text. */
 char *weft_unit_modules_problem (const char *name, const union weft_model *model);

@@ -6,7 +6,8 @@
 struct held {
   double bytes;
   uint32_t first, last;
-  uint8_t kind; /* enum weft_buf_kind */
+  uint8_t kind;  /* enum weft_buf_kind */
+  gboolean flat; /* a tensor of the update for all parameters, in a block of its own */
 };
 
 /* The blocks of one role. */
@@ -28,9 +29,17 @@ block (const struct replay *r, double bytes)
 static void
 hold (struct replay *r, enum weft_buf_kind kind, double bytes, uint32_t first, uint32_t last)
 {
-  struct held held = { block (r, bytes), first, last, (uint8_t) kind };
+  struct held held = { block (r, bytes), first, last, (uint8_t) kind, FALSE };
 
   g_array_append_val (r->held, held);
+}
+
+/* Holds a flat tensor of the update from op `first` to op `last`. */
+static void
+hold_flat (struct replay *r, enum weft_buf_kind kind, double bytes, uint32_t first, uint32_t last)
+{
+  hold (r, kind, bytes, first, last);
+  g_array_index (r->held, struct held, r->held->len - 1).flat = r->stack->flat_update;
 }
 
 /* Holds a tensor during the whole step. */
@@ -72,6 +81,16 @@ weft_allocator_holds (const union weft_stack *stack, const weft_program *p,
   return !is_converted_weight (stack, b) && !is_copy_of_gradients (stack, p, b);
 }
 
+/* Flat gradients in the training precision, from which an op makes the fp32 copy. */
+static void
+hold_flat_gradients (struct replay *r, const struct weft_buf *copy, uint32_t op)
+{
+  double bytes = r->stack->flat_gradient_bytes * elements (copy);
+
+  if (bytes > 0)
+    hold_flat (r, WEFT_BUF_GRADIENTS, bytes, op, op);
+}
+
 /* Holds the parts of converted weights and the copies of gradients while ops use them. */
 static void
 hold_used (struct replay *r)
@@ -94,8 +113,10 @@ hold_used (struct replay *r)
       last[owner] = op;
     }
   for (uint32_t i = 0; i < r->p->n_buf; i++)
-    if (first[i] != WEFT_NO_OP)
-      hold (r, WEFT_BUF_OPTIMIZER, (double) r->p->buf[i].bytes, first[i], last[i]);
+    if (first[i] != WEFT_NO_OP) {
+      hold_flat (r, WEFT_BUF_OPTIMIZER, (double) r->p->buf[i].bytes, first[i], last[i]);
+      hold_flat_gradients (r, &r->p->buf[i], first[i]);
+    }
 }
 
 static void
@@ -199,6 +220,59 @@ hold_end_gradients (struct replay *r)
       hold_contribution (r, op, operand (r, op, 2));
 }
 
+/* Whether weights are sharded over replicas, so that the update runs over the shards of single
+ * parameters. */
+static gboolean
+shards_weights (const struct replay *r)
+{
+  const union weft_strategy *k = &r->job->strategy;
+
+  return k->use_megatron_fsdp || k->distributed_config == WEFT_FSDP2;
+}
+
+/* Elements of the largest parameter. */
+static double
+largest_parameter (const struct replay *r)
+{
+  double most = 0;
+
+  for (uint32_t i = 0; i < r->p->n_param; i++)
+    most = fmax (most, (double) (r->p->param[i].rows * r->p->param[i].columns));
+  return most;
+}
+
+/* The last op that writes a gradient of weights; op 0 without any. */
+static uint32_t
+last_gradient (const weft_program *p)
+{
+  for (uint32_t op = p->n_op; op-- > 0;)
+    if (p->op[op].kind == WEFT_OP_MATMUL_WGRAD || p->op[op].kind == WEFT_OP_EMBED_BWD)
+      return op;
+  return 0;
+}
+
+/* The flat buffers in which gradients are copied for their reduction, at most all gradients.
+ * Software that adds gradients in fp32 beside narrow ones also copies each tensor on its own. */
+static void
+hold_reduction_copies (struct replay *r)
+{
+  double bytes = 0, all = 0, width = 0;
+  uint32_t op = last_gradient (r->p);
+
+  for (uint32_t i = 0; i < r->p->n_buf; i++) {
+    const struct weft_buf *b = &r->p->buf[i];
+    if (b->kind != WEFT_BUF_GRADIENTS || !b->permanent || b->base != WEFT_NO_BUF)
+      continue;
+    width = weft_dtype_bytes ((enum weft_dtype) b->dtype);
+    all += (double) b->bytes;
+  }
+  bytes = width * r->stack->reduction_copy_elements;
+  if (bytes > 0 && r->stack->keeps_narrow_gradients)
+    bytes = fmax (bytes, width * largest_parameter (r));
+  if (bytes > 0)
+    hold_flat (r, WEFT_BUF_COMMUNICATION, fmin (bytes, all), op, op);
+}
+
 /* Tensors of the update, from its first kernel to its last: PyTorch's optimizers run each of their
  * operations over all parameters before the next one, and store what lies between. */
 static void
@@ -214,8 +288,15 @@ hold_update (struct replay *r)
     last = op;
     sum += (double) weft_op_shape (r->p, op)->dim[0];
   }
-  if (first != WEFT_NO_OP)
+  if (first == WEFT_NO_OP)
+    return;
+  if (shards_weights (r)) {
     hold (r, WEFT_BUF_WORKSPACE, r->stack->update_bytes * sum, first, last);
+    keep (r, WEFT_BUF_WEIGHTS, r->stack->shard_copy_bytes * sum);
+  } else {
+    hold_flat (r, WEFT_BUF_WORKSPACE, r->stack->update_bytes * sum, first, last);
+    hold_reduction_copies (r);
+  }
 }
 
 /* ------------------------------------------------------------------------ loss */
@@ -253,15 +334,17 @@ hold_logits (struct replay *r)
 
 /* ------------------------------------------------------------------------ peak */
 
-/* Writes the bytes in use after the allocations of each op. */
+/* Writes the bytes in use after the allocations of each op, with or without flat tensors. */
 static void
-sum_by_op (const struct replay *r, double *in_use)
+sum_by_op (const struct replay *r, gboolean flat, double *in_use)
 {
   g_autofree double *change = g_new0 (double, r->p->n_op + 1);
   double now = 0;
 
   for (guint i = 0; i < r->held->len; i++) {
     const struct held *h = &g_array_index (r->held, struct held, i);
+    if (h->flat && !flat)
+      continue;
     change[h->first] += h->bytes;
     change[h->last + 1] -= h->bytes;
   }
@@ -269,29 +352,51 @@ sum_by_op (const struct replay *r, double *in_use)
     in_use[op] = now += change[op];
 }
 
+/* Returns the first op with the most bytes, which it writes; at least 0. */
+static uint32_t
+op_of_most (const double *in_use, uint32_t n, double *most)
+{
+  uint32_t op = 0;
+
+  *most = 0;
+  for (uint32_t i = 0; i < n; i++)
+    if (in_use[i] > *most) {
+      *most = in_use[i];
+      op = i;
+    }
+  return op;
+}
+
+/* Fills the blocks in use at the op of the peak, by kind. */
+static void
+fill_at_peak (const struct replay *r, struct weft_allocated *result)
+{
+  memcpy (result->at_peak, r->permanent, sizeof result->at_peak);
+  for (guint i = 0; i < r->held->len; i++) {
+    const struct held *h = &g_array_index (r->held, struct held, i);
+    if (h->first <= result->op && result->op <= h->last)
+      result->at_peak[h->kind] += h->bytes;
+    if (h->flat)
+      result->flat += h->bytes;
+  }
+  for (int kind = 0; kind < WEFT_N_BUF_KIND; kind++) {
+    result->permanent += r->permanent[kind];
+    result->peak += result->at_peak[kind];
+  }
+}
+
 static struct weft_allocated
 peak_of (const struct replay *r)
 {
   struct weft_allocated result = { 0 };
   g_autofree double *in_use = g_new0 (double, r->p->n_op + 1);
-  double most = 0;
+  double most;
 
-  sum_by_op (r, in_use);
-  for (uint32_t op = 0; op < r->p->n_op; op++)
-    if (in_use[op] > most) {
-      most = in_use[op];
-      result.op = op;
-    }
-  memcpy (result.at_peak, r->permanent, sizeof result.at_peak);
-  for (guint i = 0; i < r->held->len; i++) {
-    const struct held *h = &g_array_index (r->held, struct held, i);
-    if (h->first <= result.op && result.op <= h->last)
-      result.at_peak[h->kind] += h->bytes;
-  }
-  for (int kind = 0; kind < WEFT_N_BUF_KIND; kind++) {
-    result.permanent += r->permanent[kind];
-    result.peak += result.at_peak[kind];
-  }
+  sum_by_op (r, FALSE, in_use);
+  op_of_most (in_use, r->p->n_op, &result.shared);
+  sum_by_op (r, TRUE, in_use);
+  result.op = op_of_most (in_use, r->p->n_op, &most);
+  fill_at_peak (r, &result);
   return result;
 }
 
@@ -319,8 +424,9 @@ double
 weft_allocator_reserved (const struct weft_job *job, const struct weft_allocated *allocated,
                          double libraries)
 {
-  double cached = job->stack.cached_share * (allocated->peak - allocated->permanent);
+  double blocks = allocated->permanent + allocated->shared + allocated->flat;
+  double cached = job->stack.cached_share * allocated->shared;
   double most = job->cluster.f.gpu_memory - libraries;
 
-  return fmax (allocated->peak, fmin (allocated->peak + cached, most));
+  return fmax (allocated->peak, fmin (blocks + cached, most));
 }

@@ -14,6 +14,8 @@
 struct weft_allocated {
   double peak;      /* largest sum of the blocks in use, bytes: torch.cuda.max_memory_allocated() */
   double permanent; /* the part of it that is in use during the whole step */
+  double shared;    /* largest sum of the other blocks without flat tensors, bytes */
+  double flat;      /* sum of all flat tensors, bytes (flat_update in core/stack.def) */
   uint32_t op;      /* first op at which the peak is reached */
   double at_peak[WEFT_N_BUF_KIND]; /* blocks in use at the peak, bytes by kind of buffer. Tensors
                                     * beside the program's count to the kind of the buffers that
@@ -22,9 +24,11 @@ struct weft_allocated {
 
 struct weft_allocated weft_allocator_run (const struct weft_job *job, const weft_program *program);
 
-/* Bytes that the allocator has obtained from the driver: the peak and the cached blocks. If the GPU
- * has no memory left beside `libraries` bytes, the allocator returns cached blocks to the driver
- * before it fails. */
+/* Bytes that the allocator has obtained from the driver. Blocks of activations serve one op after
+ * another, and some of them are lost to fragments (cached_share). Flat tensors of the update have a
+ * block each, because no freed block of an activation is large enough for them, and the blocks of
+ * two flat tensors differ in size. If the GPU has no memory left beside `libraries` bytes, the
+ * allocator returns freed blocks to the driver before it fails. */
 double weft_allocator_reserved (const struct weft_job *job, const struct weft_allocated *allocated,
                                 double libraries);
 

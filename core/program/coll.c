@@ -174,7 +174,8 @@ longest (const struct weft_load *loads, uint32_t n, const struct weft_traffic *t
   return seconds;
 }
 
-/* What the software may choose from: bits of enum weft_algorithm and enum weft_protocol. */
+/* Bits of the algorithms (enum weft_algorithm) and protocols (enum weft_protocol) among which the
+ * communication library chooses. */
 struct choices {
   unsigned algorithms, protocols;
 };
@@ -269,7 +270,8 @@ weft_coll_plan (const struct weft_coll_shape *s, enum weft_op_kind kind, double 
   if (kind == WEFT_OP_SHIFT)
     return plan_shift (s, bytes, stack ? stack->collective_base_latency : 0);
   struct weft_traffic t = quickest (s, kind, bytes, stack, choice, choices_of (stack));
-  /* A library without a listed algorithm for this op uses a ring. */
+  /* If the library lists no algorithm for this op, the op uses a ring or trees with protocol
+   * Simple. */
   return isinf (t.estimate) ? quickest (s, kind, bytes, stack, choice, choices_of (NULL)) : t;
 }
 

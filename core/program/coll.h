@@ -12,13 +12,13 @@
  *              PERFORMANCE.md.)
  *   tree       all_reduce over double binary trees: 2 S per node between nodes, 2 ((g-1) +
  *              ceil(log2 k)) steps (NCCL's tree; Sanders, Speck, Traeff 2009).
- *   direct     every rank to every other: all_to_all (n-1)/n S, one step; in canonical order also
- *              the other collectives, with the bytes of the ring in one step per phase; (n-g)/(n-1)
- *              of the bytes a rank sends leave the node.
- *   shift      every rank sends S to the next: one step of a ring over all GPUs in order.
+ *   direct     every rank sends to every other rank.  all_to_all: (n-1)/n S in one step.  In
+ *              canonical order the other collectives also use direct, with the bytes of the ring
+ *              and one step per phase.  (n-g)/(n-1) of the bytes that a rank sends leave the node.
+ *   shift      every rank sends S to the next rank: one step of a ring over all GPUs in order.
  *   nvls       all_reduce in the switches of NVLink: a GPU sends and receives S for the sums and
- *              S / g for the results, in one step; between nodes the trees above.  (NVLink SHARP;
- *              NCCL's algorithms NVLS and NVLSTree.)
+ *              S / g for the results, in one step; between nodes the double binary trees run.
+ *              (NVLink SHARP; NCCL's algorithms NVLS and NVLSTree.)
  *   pat        all_gather and reduce_scatter of groups with one rank per node in log2 k steps, at
  *              3/4 of the rate of the ring.  (NCCL 2.23.)
  *
@@ -30,16 +30,17 @@
  *   seconds = base + sum over axes of (steps * latency of a step) + t + 2 sqrt (c t)
  *   t       = max over links of (bytes crossing it / capacity), and the rate of the kernel
  *
- * Each protocol has a base and steps of its own.  LL sends 8 bytes for 4 bytes of data, LL128 128
- * for 120.  In Simple, a rank waits c for each chunk that it passes on.  Small chunks cost many
- * waits, large chunks fill the pipeline late; the best size leaves 2 sqrt (c t).
+ * Each protocol has its own base latency and step latency.  LL sends 8 bytes for 4 bytes of data,
+ * LL128 sends 128 bytes for 120.  In Simple, a rank waits c seconds for each chunk that it passes
+ * on.  With small chunks there are many waits; with large chunks the next rank starts late.  With
+ * the best chunk size both cost 2 sqrt (c t) together.
  *
- * NCCL chooses the algorithm and the protocol with the least time by its own estimate
- * (src/graph/tuning.cc of NVIDIA/nccl): the formula above without waits for chunks, and without the
- * rate of the kernel in LL128, which NCCL takes to be that of the links.  So NCCL uses LL128 for
- * some sizes that Simple would move faster.
+ * NCCL chooses the pair of algorithm and protocol whose time is the least by NCCL's own estimate
+ * (src/graph/tuning.cc of NVIDIA/nccl).  The estimate is the formula above without waits for chunks
+ * and without the rate of the kernel in LL128, which NCCL takes to be the rate of the links.  So
+ * NCCL uses LL128 for some sizes that Simple would move faster.
  *
- * A small tensor uses few of NCCL's channels (src/enqueue.cc): in LL, every channel in use carries
+ * A small tensor uses few of NCCL's channels (src/enqueue.cc).  In LL, every channel in use carries
  * collective_channel_bytes_ll of each rank of a ring, so a larger tensor takes at least as long as
  * one channel needs for these bytes.  Before NCCL 2.20, an NVLS channel took collective_nvls_chunk
  * bytes of each rank before the next channel got any.
@@ -47,7 +48,7 @@
  * Flows of many nodes collide at switches: bytes between k nodes take 1 + congestion * log2 k times
  * as long.
  *
- * A scalar payload (one float, or an exact sum, exact.h) is part of the latency. */
+ * A scalar payload (one float, or an exact sum, exact.h) costs only latency, no transfer time. */
 #pragma once
 #include "core/cluster/fabric.h"
 #include "core/job/stack.h"
@@ -56,114 +57,130 @@
 
 #define WEFT_COLL_SCALAR_BYTES 176
 
-/* One flow of a member: its destination, and its way on the fabric (fabric.h). */
+/* One flow that a member of a group sends: its destination, and its way (class of flows on the
+ * fabric, fabric.h). */
 struct weft_flow {
   uint32_t from, to, way;
 };
 
-/* Load of a link: number of flows of each way that cross it, and its capacity. */
+/* Load of a link: number of flows of each way (class of flows, fabric.h) that cross the link, and
+ * the capacity of the link in bytes per second. */
 struct weft_load {
   uint32_t flows[WEFT_MAX_WAYS];
   double capacity;
 };
 
-/* Placement of a group on a fabric. Tiers: side 0 counts the members of a node, side 1 the nodes.
- * Grid: member i stands at (i / stride[a]) % side[a] along axis a; the members along a whole axis
- * that wraps form a ring. */
+/* Placement of a group on a fabric. In a fabric of nodes and a network (tiers), side[0] is the
+ * number of members per node and side[1] the number of nodes. In a grid of chips, member i has
+ * coordinate (i / stride[a]) % side[a] on axis a. ring[a] says whether the members fill a whole
+ * axis that wraps around, and so form a ring. */
 struct weft_coll_shape {
   struct weft_group group;
   enum weft_fabric_style style;
   uint32_t n, side[WEFT_MAX_AXES], stride[WEFT_MAX_AXES];
   gboolean uniform, ring[WEFT_MAX_AXES];
-  double latency[WEFT_MAX_AXES], next_latency; /* seconds of one step in Simple */
-  const struct weft_cluster *cluster; /* cluster of the fabric; must outlive the shape */
+  /* latency in seconds of one step in protocol Simple */
+  double latency[WEFT_MAX_AXES], next_latency;
+  /* cluster of the fabric; the cluster must outlive the shape */
+  const struct weft_cluster *cluster;
   uint32_t n_load, n_next;
-  struct weft_load *load, *next; /* next: loads of a shift, whose flows all use way 0 */
+  /* next: loads of a shift, in which each rank sends to the next; all flows of a shift count as way
+   * 0 */
+  struct weft_load *load, *next;
 };
 
 struct weft_traffic {
   const char *algorithm;
   enum weft_protocol protocol;
-  double bytes[WEFT_MAX_WAYS];   /* bytes of one flow in the whole collective, with flags */
+  /* bytes of one flow of each way in the whole collective, with the flags of the protocol */
+  double bytes[WEFT_MAX_WAYS];
   uint32_t steps[WEFT_MAX_AXES];
-  double step[WEFT_MAX_AXES];    /* seconds of one step */
-  double latency;                /* base latency and all steps */
+  double step[WEFT_MAX_AXES];    /* seconds of one step along each axis */
+  double latency;                /* base latency plus the latency of all steps, in seconds */
   double seconds;                /* by the closed formula, without other traffic */
   double estimate;               /* seconds that the library assumes when it chooses */
 };
 
-/* The axis along which the flows of a way go (fabric.h). */
+/* Returns the axis along which the flows of a way (class of flows, fabric.h) move. */
 static inline uint32_t
 weft_coll_axis (const struct weft_coll_shape *shape, uint32_t way)
 {
   return shape->style == WEFT_FABRIC_GRID ? way / 2 : way;
 }
 
-/* Fills all of *shape: the placement of members, latencies and loads. Free it with
- * weft_coll_shape_release(). */
+/* Fills all of *shape: the placement of members, latencies, and the loads of links. The caller
+ * frees the content of *shape with weft_coll_shape_release(). */
 void weft_coll_shape_init (struct weft_coll_shape *shape, const struct weft_fabric *fabric,
                            const struct weft_group *group);
 
-/* Fills only the placement of members, which is enough for weft_coll_flows(); nothing to
- * release. */
+/* Sets only the placement of members, which is enough for weft_coll_flows(). The result needs no
+ * weft_coll_shape_release(). */
 void weft_coll_shape_outline (struct weft_coll_shape *shape, const struct weft_fabric *fabric,
                               const struct weft_group *group);
 void weft_coll_shape_release (struct weft_coll_shape *shape);
 
-/* Which algorithms may be chosen. Canonical order requires the direct algorithm: each sum is
- * computed on the rank that has all its terms. */
+/* Which algorithms weft_coll_plan() may choose. Canonical order (one order of summation for all
+ * strategies) requires the direct algorithm: one rank receives all terms of a sum and adds them. */
 enum weft_coll_choice {
-  WEFT_COLL_QUICKEST,  /* the fastest one by the closed formula */
+  WEFT_COLL_QUICKEST,  /* the fastest pair by the estimate of the library */
   WEFT_COLL_CANONICAL,
-  WEFT_COLL_RING       /* deterministic_mode, which pins an algorithm (NCCL_ALGO) */
+  /* setting deterministic_mode, which pins NCCL to one algorithm (NCCL_ALGO) */
+  WEFT_COLL_RING
 };
 
-/* Traffic of the chosen algorithm for `bytes` of the full tensor. `stack` NULL: software without
- * latencies that has protocol Simple, rings and trees. */
+/* Traffic of the fastest algorithm that `choice` allows, for `bytes` of the full tensor. If `stack`
+ * is NULL, the software has no latencies, and only protocol Simple, rings and trees. */
 struct weft_traffic weft_coll_plan (const struct weft_coll_shape *shape, enum weft_op_kind kind,
                                     double bytes, const union weft_stack *stack,
                                     enum weft_coll_choice choice);
 
-/* The flow from member i to the next member (to the previous one if `back`). */
+/* The flow from a member to the next member of the group, or with `back` to the previous member. */
 struct weft_flow weft_coll_shift (const struct weft_group *group, uint32_t member, gboolean back);
 
-/* Flows that member i sends, at most one per way; returns their number. */
+/* Lists the flows that member i sends, at most one per way (class of flows, fabric.h). Returns the
+ * number of flows. */
 uint32_t weft_coll_flows (const struct weft_coll_shape *shape, const struct weft_fabric *fabric,
                           uint32_t member, struct weft_flow flows[WEFT_MAX_WAYS]);
 
-/* Bytes that cross a link in a collective. */
+/* Bytes that cross a link during a collective. */
 double weft_coll_link_bytes (const struct weft_load *load, const struct weft_traffic *traffic);
 
-/* The number of steps of a collective. */
+/* Number of steps of a collective along all axes. */
 uint32_t weft_coll_steps (const struct weft_traffic *traffic);
 
-/* The latency of one step. Steps of the last axis come first. */
+/* Latency in seconds of step number `step`. Steps along the last axis have the lowest numbers. */
 double weft_coll_step_latency (const struct weft_traffic *traffic, uint32_t step);
 
-/* The latency before the first step. */
+/* Latency in seconds before the first step. */
 double weft_coll_base_latency (const struct weft_traffic *traffic);
 
-/* A collective is a list of moves. In round r, `from` sends piece `piece` of n to `to`, which adds
- * or stores it; in an all_to_all, the piece is the part that `from` has for `to`. Several reduce
- * moves of one round, destination and piece are one sum over their sources and the value at the
- * destination, in member order, as fold.h defines. */
+/* A collective is a list of moves. In round r, rank `from` sends piece `piece` of n to rank `to`,
+ * which adds or stores the piece. In an all-to-all, the piece is the part of `from`'s tensor that
+ * is addressed to `to`. All reduce moves of one round with one destination and one piece form a
+ * single sum over their sources and the value at the destination. The sum runs in member order, as
+ * fold.h defines. */
 struct weft_move {
   uint32_t round, from, to, piece;
   gboolean reduce;
 };
-/* Moves of a shift: every rank sends the whole tensor, as piece 0. */
+/* Returns the moves of a shift: in one round every rank sends its whole tensor, as piece 0, to the
+ * rank `distance` places away. The caller frees the array. */
 GArray *weft_coll_shift_moves (uint32_t n, uint32_t distance);
 
-/* All moves of a ring collective over n ranks in round order: struct weft_move. */
+/* Returns all moves (struct weft_move) of a ring collective over n ranks, in round order. The
+ * caller frees the array. */
 GArray *weft_coll_ring_moves (enum weft_op_kind kind, uint32_t n);
 
-/* Moves of the direct algorithm in canonical order: each piece is summed at its owner in one round,
- * and sent to all in another. It moves as many bytes as a ring. A broadcast, which adds nothing,
- * uses the ring. */
+/* Returns the moves of the direct algorithm, for canonical order (the order of summation that gives
+ * equal bits for all strategies). A reduce-scatter is one round, in which the owner of each piece
+ * receives and adds all values. An all-gather is one round, in which every owner sends its piece to
+ * all ranks. An all-reduce is both rounds. Each rank sends as many bytes as in a ring. A broadcast
+ * adds nothing and uses the chain of weft_coll_ring_moves(). The caller frees the array. */
 GArray *weft_coll_direct_moves (enum weft_op_kind kind, uint32_t n);
 
-/* Moves of a collective op among n members, sorted by round, then `to`, then `from`. If the last
- * member is the root, or the direction is back, members are counted from the end. A choice other
- * than canonical uses the ring. The caller frees the array. */
+/* Returns the moves of a collective op among n members, sorted by round, then `to`, then `from`.
+ * Members are counted from the end if the last member is the root of a broadcast, or if a shift
+ * goes backwards. A choice other than WEFT_COLL_CANONICAL uses the ring. The caller frees the
+ * array. */
 struct weft_op;
 GArray *weft_coll_moves (const struct weft_op *op, uint32_t n, enum weft_coll_choice choice);

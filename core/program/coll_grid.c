@@ -26,8 +26,9 @@ coordinate (const struct weft_coll_shape *s, uint32_t member, int axis)
   return member / s->stride[axis] % s->side[axis];
 }
 
-/* Counts the members 0, block, 2 block ... that differ from member 0 only in this axis, at equal
- * distances. Sets *step to that distance. */
+/* Members 0, block, 2 block ... of the group: counts how many of them, from member 0 on, lie at
+ * equal distances along this axis and at equal coordinates on the other axes. Sets *step to the
+ * distance. */
 static uint32_t
 run_along (const struct weft_fabric *f, const struct weft_group *g, int axis, uint32_t block,
            uint32_t n, uint32_t *step)
@@ -105,8 +106,9 @@ find_flows (const struct weft_coll_shape *s, const struct weft_fabric *f, uint32
   return n;
 }
 
-/* Sets the bytes of each way from the share of the tensor that an axis carries: half of it in each
- * direction of a ring, all of it in each direction of a line. */
+/* Sets the bytes that one flow of each way (direction along an axis) moves. share[axis] is the
+ * share of the tensor that crosses the axis. In a ring half of this share moves in each direction;
+ * on a line all of it moves in each direction. */
 static void
 share_out (const struct weft_coll_shape *s, const double share[WEFT_MAX_AXES], double whole,
            double bytes[WEFT_MAX_WAYS])
@@ -125,8 +127,8 @@ axes_used (const struct weft_coll_shape *s)
   return n;
 }
 
-/* Adds the shares that a reduce-scatter of one part sends along each axis, beginning with axis
- * `first`. */
+/* For each axis, adds the share of the tensor that a reduce-scatter of one part sends along the
+ * axis. The reduce-scatter begins with axis `first`. */
 static void
 add_part (const struct weft_coll_shape *s, int first, double part, double share[WEFT_MAX_AXES])
 {
@@ -168,7 +170,8 @@ ring_steps (enum weft_op_kind kind, const struct weft_coll_shape *s, uint32_t st
     steps[axis] = weft_coll_phases (kind) * (s->ring[axis] ? s->side[axis] / 2 : s->side[axis] - 1);
 }
 
-/* In a plain ring a piece crosses n/2 links on average. */
+/* Bytes of the direct algorithm. In a group that fills no box, the members form one plain ring, in
+ * which a piece crosses n/2 links on average. */
 static gboolean
 direct_bytes (enum weft_op_kind kind, const struct weft_coll_shape *s, double whole,
               double bytes[WEFT_MAX_WAYS])

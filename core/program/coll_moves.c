@@ -1,8 +1,9 @@
 #include "core/program/coll.h"
 #include "core/program/program.h"
 
-/* One phase of a ring. Reduce-scatter: in round r rank i sends piece i - r - 1, whose sum is
- * complete at its owner after the last round. All-gather: in round r rank i sends piece i - r. */
+/* Appends the moves of one ring phase over n ranks. Reduce-scatter: in round r, rank i sends piece
+ * i - r - 1 (modulo n); after the last round each piece's owner has the complete sum. All-gather:
+ * in round r, rank i sends piece i - r. */
 static void
 ring_phase (GArray *moves, uint32_t n, uint32_t first_round, gboolean reduce)
 {
@@ -25,8 +26,8 @@ chain_phase (GArray *moves, uint32_t n)
     }
 }
 
-/* Every member sends one piece to every other member in one round. Moves are sorted by
- * destination. */
+/* Appends the moves of one round in which every member sends one piece to every other member. Moves
+ * are sorted by destination. */
 static void
 direct_phase (GArray *moves, uint32_t n, uint32_t round, gboolean reduce)
 {

@@ -1,5 +1,5 @@
-/* Protocols of NCCL: the latencies, flags and rates of each, from the fields of core/cluster.def
- * and core/stack.def. */
+/* Protocols of NCCL: the latency, flag bytes and rate of each protocol, from the fields of
+ * core/cluster.def and core/stack.def. */
 #include "core/program/coll_style.h"
 #include <math.h>
 
@@ -23,7 +23,7 @@ static double
 remote_latency (const struct weft_coll_shape *s, enum weft_protocol protocol)
 {
   const union weft_cluster_fields *c = &s->cluster->f;
-  /* The latency of spines and transport is the same for all protocols. */
+  /* The latency of spine switches and transport is equal for all protocols. */
   double path = s->latency[WEFT_WAY_REMOTE] - c->fabric_latency;
 
   return protocol == WEFT_PROTOCOL_LL      ? c->fabric_latency_ll + path
@@ -56,7 +56,8 @@ sent (const struct weft_coll_shape *s, const double bytes[WEFT_MAX_WAYS])
              : bytes[WEFT_WAY_LOCAL];
 }
 
-/* Rate at which the kernel of a rank writes data with their flags; 0: not limited. */
+/* Rate in bytes per second at which the kernel of a rank writes data with the flags of protocol LL
+ * or LL128. 0: no limit. */
 static double
 kernel_rate (const struct weft_coll_shape *s, enum weft_protocol protocol)
 {

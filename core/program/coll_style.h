@@ -1,57 +1,62 @@
 /* coll_style.h - interface of collectives on one style of fabric (fabric.h): coll_tiers.c,
  * coll_grid.c.
  *
- * A style defines to which members each member of a group sends, and the algorithms. An algorithm
- * defines how many bytes a flow of each way (a class of flows, fabric.h) moves and how many steps
- * each axis takes; coll.c computes the seconds of a collective from these numbers. */
+ * A style defines to which members each member of a group sends, and lists the algorithms. An
+ * algorithm defines the bytes that a flow of each way (class of flows, fabric.h) moves, and the
+ * number of steps along each axis. From these numbers coll.c computes the seconds of a
+ * collective. */
 #pragma once
 #include "core/program/coll.h"
 
-/* Latencies and rate of one algorithm with one protocol. */
+/* Latencies and transfer limit of one algorithm with one protocol. */
 struct weft_coll_terms {
-  double base;                /* seconds before the first step */
-  double step[WEFT_MAX_AXES]; /* seconds of a step along each axis */
-  double least;               /* seconds that the bytes take at least, whatever the links */
-  double hidden;              /* the same, by limits that the library does not include when it
-                               * chooses */
+  double base;                /* latency in seconds before the first step */
+  double step[WEFT_MAX_AXES]; /* latency in seconds of one step along each axis */
+  /* lower limit of the transfer time in seconds, however fast the links are */
+  double least;
+  /* another lower limit, which the estimate of the library does not include (coll.h) */
+  double hidden;
 };
 
 struct weft_coll_algorithm {
   const char *name;
 
-  /* Bytes of one flow of each way, for a tensor of `whole` bytes; FALSE if the algorithm does not
-   * support the op or the group. */
+  /* Sets the bytes that one flow of each way (class of flows, fabric.h) moves for a tensor of
+   * `whole` bytes. Returns FALSE if the algorithm does not support the op or the group. */
   gboolean (*bytes) (enum weft_op_kind kind, const struct weft_coll_shape *s, double whole,
                      double bytes[WEFT_MAX_WAYS]);
   void (*steps) (enum weft_op_kind kind, const struct weft_coll_shape *s,
                  uint32_t steps[WEFT_MAX_AXES]);
 
-  /* Changes the terms of the protocol, for `bytes` that the first function has set; may be NULL.
-   * `stack` may be NULL. */
+  /* Changes *terms, which the protocol has set, for an algorithm whose flows move `bytes` for a
+   * tensor of `whole` bytes. May be NULL. `stack` may be NULL. */
   void (*adjust) (const struct weft_coll_shape *s, const union weft_stack *stack,
                   enum weft_protocol protocol, double whole, const double bytes[WEFT_MAX_WAYS],
                   struct weft_coll_terms *terms);
-  unsigned choices; /* bit of enum weft_algorithm if the library chooses it; 0: nothing to choose */
-  gboolean relays;  /* ranks pass on chunks that they receive */
-  gboolean simple;  /* exists in protocol Simple only */
+  /* bit of enum weft_algorithm, if the library must list the algorithm before the algorithm can be
+   * chosen; 0: always available */
+  unsigned choices;
+  gboolean relays;  /* TRUE: ranks pass on chunks that they receive, and wait for each chunk */
+  gboolean simple;  /* TRUE: the algorithm exists in protocol Simple only */
 };
 
 struct weft_coll_style {
-  /* Fills `side`, `stride`, `ring` and `uniform`; group and n are set. */
+  /* Sets `side`, `stride`, `ring` and `uniform` of *shape. The caller has set group and n. */
   void (*outline) (struct weft_coll_shape *shape, const struct weft_fabric *f);
 
-  /* Flows that a member sends; returns their number. */
+  /* Lists the flows that a member sends. Returns the number of flows. */
   uint32_t (*flows) (const struct weft_coll_shape *shape, const struct weft_fabric *f,
                      uint32_t member, struct weft_flow flows[WEFT_MAX_WAYS]);
 
-  /* Algorithms to choose from, NULL-terminated. */
+  /* Returns the algorithms among which `choice` can choose, NULL-terminated. */
   const struct weft_coll_algorithm *const *(*algorithms) (enum weft_op_kind kind,
                                                           enum weft_coll_choice choice);
 };
 
 extern const struct weft_coll_style weft_coll_tiers, weft_coll_grid;
 
-/* Whether groups of this placement can use a protocol: whether the topology gives its latencies. */
+/* Whether a collective of this group can use a protocol. The topology must state the latencies of
+ * the protocol. */
 gboolean weft_coll_has_protocol (const struct weft_coll_shape *s, enum weft_protocol protocol);
 
 /* The terms of a protocol for flows of `bytes` data, for a tensor of `whole` bytes. */
@@ -63,16 +68,18 @@ void weft_coll_terms_of (const struct weft_coll_shape *s, const union weft_stack
  * between nodes. */
 double weft_coll_wire (const struct weft_coll_shape *s, enum weft_protocol protocol, uint32_t way);
 
-/* Seconds for which a rank waits for each chunk that it passes on. */
+/* Seconds that a rank waits for each chunk that it receives and passes on to the next rank. */
 double weft_coll_chunk_latency (const struct weft_coll_shape *s, const union weft_stack *stack,
                                 enum weft_protocol protocol);
 
-/* Share of the tensor that each of n ranks sends to the next in a ring; -1 for an op without a ring
- * algorithm. */
+/* Share of the tensor that each of n ranks sends to the next rank in a ring; -1 for an op without a
+ * ring algorithm. */
 double weft_coll_ring_share (enum weft_op_kind kind, double n);
 
-/* The number of phases: 2 for an all-reduce (reduce-scatter, all-gather), else 1. */
+/* Number of phases of a collective: 2 for an all-reduce (reduce-scatter, then all-gather), 1 for
+ * other collectives. */
 uint32_t weft_coll_phases (enum weft_op_kind kind);
 
-/* Whether canonical order requires that the owner of each piece computes its sum. */
+/* Whether every piece must be summed by its owner in one round (canonical order). A broadcast has
+ * no sum. */
 gboolean weft_coll_sums_at_owner (enum weft_op_kind kind, enum weft_coll_choice choice);

@@ -1,4 +1,4 @@
-/* Collectives over nodes and the network between them, as NCCL runs them. */
+/* Collectives over nodes and the network between nodes, as NCCL runs them. */
 #include "core/program/coll_style.h"
 #include <math.h>
 
@@ -8,8 +8,8 @@ node_of (const struct weft_fabric *f, const struct weft_group *g, uint32_t membe
   return weft_fabric_node (f, weft_group_rank (g, member));
 }
 
-/* Whether every node has the same number of members. Members are numbered along the cluster, so
- * such a group consists of k blocks of g members. */
+/* Whether every node has an equal number of members. Members are numbered in the order of the
+ * cluster's nodes, so that such a group consists of k blocks of g members. */
 static gboolean
 is_uniform (const struct weft_fabric *f, const struct weft_group *g, uint32_t n, uint32_t n_local)
 {
@@ -24,7 +24,7 @@ is_uniform (const struct weft_fabric *f, const struct weft_group *g, uint32_t n,
   return TRUE;
 }
 
-/* Side 0: members of the first node; side 1: nodes. */
+/* Sets side[0] to the number of members on the first node, and side[1] to the number of nodes. */
 static void
 outline (struct weft_coll_shape *shape, const struct weft_fabric *f)
 {
@@ -64,8 +64,8 @@ find_flows (const struct weft_coll_shape *shape, const struct weft_fabric *f, ui
   return n;
 }
 
-/* Sets the bytes of each way: the share `remote` of `total` leaves the node. If a rank has only one
- * flow, this flow has all bytes. */
+/* Sets the bytes that one flow of each way (class of flows) moves. The share `remote` of `total`
+ * leaves the node. If a rank has only one flow, this flow moves all bytes. */
 static void
 split (const struct weft_coll_shape *s, double total, double remote, double bytes[WEFT_MAX_WAYS])
 {
@@ -75,7 +75,8 @@ split (const struct weft_coll_shape *s, double total, double remote, double byte
   bytes[WEFT_WAY_REMOTE] = one_flow ? total : total * remote;
 }
 
-/* Each ring of a node leaves the node at one GPU. */
+/* Bytes of the rings. In each ring, one GPU of a node sends to the next node; every other GPU sends
+ * to the next GPU of its node. */
 static gboolean
 ring_bytes (enum weft_op_kind kind, const struct weft_coll_shape *s, double whole,
             double bytes[WEFT_MAX_WAYS])
@@ -95,8 +96,9 @@ ring_steps (enum weft_op_kind kind, const struct weft_coll_shape *s, uint32_t st
   steps[WEFT_WAY_LOCAL] = rounds * (s->n - 1) - steps[WEFT_WAY_REMOTE];
 }
 
-/* The host posts every message of a ring between nodes, so steps inside a node take at least as
- * long as a post. NCCL counts three posts for protocol Simple. */
+/* In a ring over several nodes the host posts every message to the NIC. A step inside a node
+ * therefore takes at least as long as the post. NCCL counts three posts per step for protocol
+ * Simple, and one post for the other protocols. */
 static void
 adjust_ring (const struct weft_coll_shape *s, const union weft_stack *stack,
              enum weft_protocol protocol, double whole, const double bytes[WEFT_MAX_WAYS],
@@ -109,10 +111,11 @@ adjust_ring (const struct weft_coll_shape *s, const union weft_stack *stack,
     terms->step[WEFT_WAY_LOCAL] = fmax (terms->step[WEFT_WAY_LOCAL], posts);
 }
 
-/* Tensors that a node sends to other nodes: S / 2 to each neighbour in each of the two trees. With
- * four or more nodes, a node has a parent and two children in one tree and is a leaf of the other
- * tree: 2 S. Two nodes have one neighbour in each tree: S. Three nodes form two chains, whose
- * middles differ: 3/2 S.  (ncclGetDtree in src/graph/trees.cc of NVIDIA/nccl.) */
+/* Multiples of the tensor size S that a node sends to other nodes, in two trees. The node sends
+ * S / 2 to each neighbour in each tree. With four or more nodes, a node has a parent and two
+ * children in one tree and is a leaf of the other tree: 2 S. Two nodes have one neighbour in each tree: S.
+ * Three nodes form two chains, whose middles differ: 3/2 S.  (ncclGetDtree in src/graph/trees.cc of
+ * NVIDIA/nccl.) */
 static double
 tree_share (const struct weft_coll_shape *s)
 {
@@ -139,8 +142,9 @@ tree_steps (enum weft_op_kind kind, const struct weft_coll_shape *s, uint32_t st
   steps[WEFT_WAY_REMOTE] = nodes > 1 ? 2 * (uint32_t) ceil (log2 (nodes)) : 0;
 }
 
-/* The switches of a node read S from every GPU, return the sums of S / g to each, and multicast the
- * results: S + S / g in each direction. Nodes form the trees above. */
+/* Bytes on the NVLink of each GPU. The switches of a node read S from every GPU, return the sums of
+ * S / g to each GPU, and multicast the g results: S + S / g bytes in each direction. Between nodes
+ * the double binary trees of tree_share() run. */
 static gboolean
 nvls_bytes (enum weft_op_kind kind, const struct weft_coll_shape *s, double whole,
             double bytes[WEFT_MAX_WAYS])
@@ -162,9 +166,9 @@ nvls_steps (enum weft_op_kind kind, const struct weft_coll_shape *s, uint32_t st
   steps[WEFT_WAY_LOCAL] = 1;
 }
 
-/* Bytes of the tensor for which the fullest channel takes as long as for `whole`. A channel takes a
- * chunk of each rank before the next channel gets any; without such chunks all channels are equally
- * full. */
+/* Bytes of the tensor for which the fullest channel takes as long as for `whole` bytes. A channel
+ * takes a chunk of each rank before the next channel gets any. Without such chunks all channels
+ * have the same share. */
 static double
 nvls_filled (const struct weft_coll_shape *s, const union weft_stack *stack, double whole)
 {
@@ -173,7 +177,7 @@ nvls_filled (const struct weft_coll_shape *s, const union weft_stack *stack, dou
   return chunks > 0 ? fmax (whole, fmin (whole, chunks) * stack->collective_sms) : whole;
 }
 
-/* The base latency is part of the latency of the switches. */
+/* The latency of the NVLink switches includes the base latency. */
 static void
 adjust_nvls (const struct weft_coll_shape *s, const union weft_stack *stack,
              enum weft_protocol protocol, double whole, const double bytes[WEFT_MAX_WAYS],
@@ -189,7 +193,8 @@ adjust_nvls (const struct weft_coll_shape *s, const union weft_stack *stack,
     terms->hidden = terms->least * nvls_filled (s, stack, whole) / whole;
 }
 
-/* Parallel aggregated trees: the bytes of a ring in log2 k steps, for one rank per node. */
+/* PAT (parallel aggregated trees): each rank sends the bytes of a ring, in log2 k steps. Requires
+ * one rank per node. */
 static gboolean
 pat_bytes (enum weft_op_kind kind, const struct weft_coll_shape *s, double whole,
            double bytes[WEFT_MAX_WAYS])
@@ -208,8 +213,8 @@ pat_steps (enum weft_op_kind kind, const struct weft_coll_shape *s, uint32_t ste
   steps[WEFT_WAY_REMOTE] = (uint32_t) ceil (log2 (s->side[WEFT_WAY_REMOTE]));
 }
 
-/* The host still posts as many messages as in a ring. NCCL counts 3/4 of the rate of a ring
- * (src/graph/tuning.cc). */
+/* The host posts as many messages as for a ring, although a PAT collective takes fewer steps. NCCL
+ * assumes 3/4 of the bandwidth of a ring (src/graph/tuning.cc). */
 static void
 adjust_pat (const struct weft_coll_shape *s, const union weft_stack *stack,
             enum weft_protocol protocol, double whole, const double bytes[WEFT_MAX_WAYS],
@@ -220,7 +225,7 @@ adjust_pat (const struct weft_coll_shape *s, const union weft_stack *stack,
   terms->least = bytes[WEFT_WAY_REMOTE] / (0.75 * s->cluster->f.node_nic_bandwidth);
 }
 
-/* Every rank sends the same amount to each other rank. */
+/* Every rank sends an equal amount to each other rank of the group. */
 static gboolean
 direct_bytes (enum weft_op_kind kind, const struct weft_coll_shape *s, double whole,
               double bytes[WEFT_MAX_WAYS])

@@ -3,8 +3,8 @@
 #define WORDS(name, LIST) const char *const name[] = { LIST (WEFT_WORD_TEXT) NULL }
 WORDS (weft_cut_words, WEFT_CUT_LIST);
 
-/* Rows of one part of a tensor: first row and number of rows, in the rank's share and in the whole
- * tensor. */
+/* Rows of one part of a tensor (q, k or v): first row and number of rows, in the rank's share and
+ * in the whole tensor. */
 struct part {
   uint64_t begin, rows, whole_begin, whole_rows;
 };
@@ -23,16 +23,16 @@ part_of (const struct weft_param *param, uint64_t row)
                         param->tail * param->ways };
 }
 
-/* Returns the number of ranks that cut one block of experts (inner), or, for other tensors, the
- * tensor (ways). */
+/* Returns the number of ranks among which one expert block (inner) is divided. For a tensor without
+ * expert blocks: the number of ranks among which the tensor is divided (ways). */
 static uint32_t
 inner_of (const struct weft_param *param)
 {
   return param->block ? param->inner : param->ways;
 }
 
-/* Returns the number of rows of the tensor that precede the block of experts of this rank. 0 if the
- * tensor has no blocks. */
+/* Returns the number of rows of the whole tensor that precede the expert rows of rank number
+ * `place`. 0 if the tensor has no expert blocks. */
 static uint64_t
 rows_before (const struct weft_param *param, uint32_t place)
 {
@@ -62,7 +62,7 @@ run_of_rows (const struct weft_param *param, uint32_t place, uint64_t at, uint64
   return FALSE;
 }
 
-/* Blocks have no padding. */
+/* Finds the run inside one expert's block of rows. Unlike other tensors, blocks have no padding. */
 static gboolean
 run_of_block (const struct weft_param *param, uint32_t place, uint64_t at, uint64_t end,
               struct weft_cut_run *run)

@@ -1,29 +1,33 @@
-/* cut.h - how tensor and expert parallelism cut a tensor: mapping of a rank's part to the whole.
+/* cut.h - how tensor and expert parallelism divide a weight among ranks, and which elements of the
+ * whole tensor a rank's part contains.
  *
- *   rows      each part of [q | k | v] or [gate | up] is cut separately, so that rank i has queries
- *             with their keys and values; a table is cut into equal shares, the last of which may
- *             end with rows beyond the tensor: padding
+ *   rows      each of [q | k | v] or [gate | up] is divided separately, so that a rank has queries
+ *             with their keys and values. An embedding is divided into equal shares; the last share
+ *             may end with padding, that is rows beyond the tensor
  *   columns   rank i has columns [i n, (i + 1) n) of every row
- *   experts   the rows of each expert are a block; of n ranks, `inner` neighbours have the same
- *             blocks and cut each as above; the next `inner` ranks have the next blocks */
+ *   experts   the rows of each expert are a block. The first `inner` ranks have the same experts,
+ *             and divide each block by rows or columns; the next `inner` ranks have the next
+ *             experts */
 #pragma once
 #include "core/program/program.h"
 
-/* n consecutive elements: the first is element `at` of a rank's part and `first` of the tensor. */
+/* A run of n consecutive elements. The first of them has index `at` in a rank's part of the tensor
+ * and index `first` in the whole tensor. */
 struct weft_cut_run {
   uint64_t at, first, n;
 };
 
-/* The first run of elements [at, end) of the part of rank `place`; FALSE if they are padding. */
+/* Sets *run to the first run of consecutive elements in the range [at, end) of the part that
+ * belongs to rank number `place`. Returns FALSE if these elements are padding. */
 gboolean weft_cut_run (const struct weft_param *param, uint32_t place, uint64_t at, uint64_t end,
                        struct weft_cut_run *run);
 
-/* Narrows elements [*at, *end) of a part to those that may lie in elements [first, first + n) of
- * the tensor, given in `of`. */
+/* Narrows the range [*at, *end) of a rank's part to the elements that may lie in the range
+ * of->first, of->n of the whole tensor. */
 void weft_cut_narrow (const struct weft_param *param, uint32_t place,
                       const struct weft_cut_run *of, uint64_t *at, uint64_t *end);
 
-/* Elements of the whole tensor. */
+/* Number of elements of the whole tensor. */
 static inline uint64_t
 weft_cut_whole (const struct weft_param *param)
 {

@@ -52,7 +52,7 @@ count_buffers (const struct weft_layout_param *param, uint32_t n_param)
   return n;
 }
 
-/* Places the tensors of one buffer, from the cursor on. */
+/* Sets the places of the tensors of one flat buffer, from the cursor's position on. */
 typedef void (*lay_buffer) (struct weft_layout *layout, struct cursor *c,
                             const struct weft_layout_rule *rule,
                             const struct weft_layout_param *param, uint32_t buffer);
@@ -85,7 +85,7 @@ threshold_of (const struct weft_layout_rule *rule, const struct weft_layout_para
                                                               : rule->threshold;
 }
 
-/* Number of ranks that reduce the tensors of a buffer. */
+/* Number of ranks that reduce the gradients of the tensors in a flat buffer. */
 static uint32_t
 ranks_of (const struct weft_layout_rule *rule, const struct weft_layout *layout,
           const struct weft_layout_param *param, uint32_t buffer)
@@ -135,7 +135,7 @@ weft_layout_init (struct weft_layout *layout, const struct weft_layout_rule *rul
   lay_out (layout, rule, param, n_param, lay_reversed);
 }
 
-/* Whether tensor b begins a new bucket after tensor a of the same buffer. */
+/* Whether tensor b begins a new bucket. Tensor a is the tensor before b in the same flat buffer. */
 static gboolean
 begins_bucket (const struct weft_layout_rule *rule, const struct weft_layout_param *a,
                const struct weft_layout_param *b, uint64_t so_far)
@@ -183,7 +183,8 @@ weft_layout_units_init (struct weft_layout *layout, const struct weft_layout_rul
 
 #define NO_GROUP UINT32_MAX
 
-/* Assigns buckets to launch groups, numbered in order. */
+/* Assigns the buckets of a model chunk to launch groups, and numbers the launch groups in bucket
+ * order. */
 static void
 name_groups (struct weft_layout *l, const struct weft_layout_launch *how, uint32_t chunk)
 {
@@ -206,7 +207,7 @@ name_groups (struct weft_layout *l, const struct weft_layout_launch *how, uint32
 static void
 name_units (struct weft_layout *l, uint32_t chunk, const struct weft_layout_param *param)
 {
-  /* group[1]: the group of the unit's experts */
+  /* group[0]: launch group of the unit's dense buckets; group[1]: of its expert buckets */
   uint32_t unit = WEFT_NO_UNIT, group[2] = { NO_GROUP, NO_GROUP };
 
   for (uint32_t k = 0; k < l->n_bucket; k++)

@@ -20,10 +20,11 @@
 
 struct weft_layout_rule {
   uint64_t threshold;  /* elements; WEFT_BUCKET_INFINITE: one bucket */
-  uint32_t group;      /* number of ranks that reduce a bucket */
+  uint32_t group;      /* number of ranks that reduce the gradients of a bucket */
   gboolean sharded;    /* distributed optimizer */
-  gboolean high_busbw; /* pad_buckets_for_high_nccl_busbw */
-  uint32_t whole_from; /* first chunk with an infinite threshold; 0: none */
+  gboolean high_busbw; /* setting pad_buckets_for_high_nccl_busbw */
+  /* number of the first model chunk whose bucket threshold is infinite; 0: no such chunk */
+  uint32_t whole_from;
 };
 
 #define WEFT_NO_UNIT 0xffffffffu
@@ -31,30 +32,42 @@ struct weft_layout_rule {
 struct weft_layout_param {
   uint64_t numel;
   gboolean shared_embedding;
-  uint32_t unit;    /* Megatron-FSDP unit: tensors gathered together; WEFT_NO_UNIT: none */
-  uint64_t columns; /* elements per row, 1 for vectors */
-  uint32_t buffer;  /* number of the flat buffer; all its tensors are of one chunk */
+  /* number of the Megatron-FSDP unit (tensors that one all-gather gathers); WEFT_NO_UNIT: outside
+   * units */
+  uint32_t unit;
+  uint64_t columns; /* elements per row of the tensor, 1 for vectors */
+  /* number of the flat buffer that contains the tensor; all tensors of a flat buffer belong to one
+   * model chunk */
+  uint32_t buffer;
   uint32_t chunk;   /* model chunk */
-  gboolean expert;  /* expert weights with expert parallelism: they have separate buffers */
-  uint32_t ranks;   /* number of ranks that reduce the tensor; 0: the rule's group */
+  /* TRUE: expert weights of a model with expert parallelism; they have separate flat buffers */
+  gboolean expert;
+  /* number of ranks that reduce the tensor's gradient; 0: `group` of the layout rule */
+  uint32_t ranks;
 };
 
 struct weft_layout_place {
-  uint64_t start, end; /* elements, counted through all flat buffers; for a tensor in pieces, of the
-                        * first piece */
+  /* indices of elements, counted through all flat buffers; for a tensor in row pieces, of the first
+   * piece */
+  uint64_t start, end;
   uint32_t bucket;
-  uint64_t piece, stride; /* elements of a piece; distance from piece to piece; 0: not in pieces */
+  /* piece: elements of one row piece; stride: distance in elements between two pieces; both are 0
+   * for a tensor that is not in pieces */
+  uint64_t piece, stride;
 };
 
 struct weft_bucket {
   uint64_t start, end; /* with padding */
-  uint64_t unpadded;   /* elements before the padding, including alignment gaps */
+  /* number of elements without the padding at the end of the bucket; gaps that align tensors
+   * count */
+  uint64_t unpadded;
   uint32_t buffer, group, chunk;
 };
 
-/* Buckets whose collectives are one group launch: those at bucket_of[first] and after. Groups of a
- * chunk are contiguous; expert buckets of chunk q of n belong to chunk n + q, unless groups are
- * units. */
+/* A launch group: n buckets of one model chunk whose collectives are issued as one group launch.
+ * Their numbers are bucket_of[first] to bucket_of[first + n - 1]. The launch groups of a chunk have
+ * consecutive numbers. Expert buckets of chunk q of n count as chunk n + q, except with
+ * WEFT_LAUNCH_UNITS. */
 struct weft_bucket_group {
   uint32_t first, n, chunk;
 };
@@ -63,62 +76,72 @@ struct weft_layout {
   uint32_t n_param, n_bucket, n_buffer, n_group;
   struct weft_layout_place *place; /* by parameter */
   struct weft_bucket *bucket;
-  uint64_t *first; /* [n_buffer + 1]: start of each buffer, and the end of the last */
-  uint64_t numel;  /* elements of all flat buffers */
-  struct weft_bucket_group *group; /* filled by weft_layout_group() */
-  uint32_t *bucket_of;             /* bucket numbers, group by group */
+  /* [n_buffer + 1]: index of the first element of each flat buffer, then the end of the last flat
+   * buffer */
+  uint64_t *first;
+  uint64_t numel;  /* number of elements of all flat buffers together */
+  struct weft_bucket_group *group; /* set by weft_layout_group() */
+  uint32_t *bucket_of;             /* bucket numbers, sorted by launch group */
 };
 
-/* Megatron-FSDP's rule (param_and_grad_buffer.py, _get_parameter_groups): registration order; each
- * unit is a bucket; tensors outside units are cut into buckets at the threshold; a tied embedding
- * has a separate bucket if any state is sharded. Buckets end at a multiple of group x lcm of their
- * tensors' row lengths, so that a slice holds as many elements as whole rows of any of them.
- * (Upstream also moves tensors to multiples of that lcm; here they are contiguous.) */
+/* Lays out flat buffers by Megatron-FSDP's rule (param_and_grad_buffer.py, _get_parameter_groups):
+ * tensors are in registration order, and each FSDP unit is a bucket. Tensors outside units are cut
+ * into buckets at the threshold. A tied embedding has a separate bucket if any state is sharded.
+ * Buckets end at a multiple of group x lcm of their tensors' row lengths; a rank's slice therefore
+ * holds as many elements as a whole number of rows of any of them. (Upstream also aligns tensors to
+ * multiples of that lcm; here the tensors of a bucket are contiguous.) The caller frees the content
+ * of *layout with weft_layout_release(). */
 void weft_layout_units_init (struct weft_layout *layout, const struct weft_layout_rule *rule,
                              const struct weft_layout_param *param, uint32_t n_param);
 
-/* FSDP2's rule (PyTorch torch/distributed/fsdp/_fully_shard/_fsdp_param.py, _fsdp_collectives.py):
- * in each chunk, all tensors outside units are the first bucket, then each unit is a bucket,
- * preceded by one for its experts. A tensor is cut along its rows into one piece per rank, all of
- * the same length, as torch.chunk() does; slice r of a bucket has piece r of each tensor in
- * registration order. */
+/* Lays out flat buffers by FSDP2's rule (PyTorch
+ * torch/distributed/fsdp/_fully_shard/_fsdp_param.py, _fsdp_collectives.py). In each model chunk,
+ * all tensors outside FSDP units form the first bucket. Then each unit is a bucket; the unit's
+ * expert tensors form a bucket of their own before the unit's bucket. A tensor is cut along its
+ * rows into one piece per rank, all of equal length, as torch.chunk() does. Slice r of a bucket
+ * contains piece r of each tensor, in registration order. The caller frees the content of *layout
+ * with weft_layout_release(). */
 void weft_layout_pieces_init (struct weft_layout *layout, const struct weft_layout_rule *rule,
                               const struct weft_layout_param *param, uint32_t n_param);
 
-/* Megatron-Core's rule, described at the top. The caller releases the layout. */
+/* Lays out flat buffers by Megatron-Core's rule, described at the top of this file. The caller
+ * frees the content of *layout with weft_layout_release(). */
 void weft_layout_init (struct weft_layout *layout, const struct weft_layout_rule *rule,
                        const struct weft_layout_param *param, uint32_t n_param);
 void weft_layout_release (struct weft_layout *layout);
 
-/* Elements of one flat buffer. */
+/* Number of elements of one flat buffer. */
 static inline uint64_t
 weft_layout_numel (const struct weft_layout *layout, uint32_t buffer)
 {
   return layout->first[buffer + 1] - layout->first[buffer];
 }
 
-/* Which buckets are launched together (Megatron-Core partition_buckets; Megatron-FSDP: all of a
- * unit). */
+/* How the collectives of buckets are combined into group launches (Megatron-Core partition_buckets;
+ * Megatron-FSDP: all buckets of a unit in one launch). */
 enum weft_launch {
-  WEFT_LAUNCH_EACH,  /* every bucket separately */
-  WEFT_LAUNCH_ALL,   /* all in one group */
-  WEFT_LAUNCH_BYTES, /* each fp8 (byte) bucket separately; the last of them together with all other
-                      * buckets, whose tensors are spread over the model */
-  WEFT_LAUNCH_UNITS, /* buckets of one unit together, but buckets of the unit's experts
-                      * separately; buckets outside units alone, in the order of their first
-                      * tensors */
+  WEFT_LAUNCH_EACH,  /* every bucket in a launch of its own */
+  WEFT_LAUNCH_ALL,   /* all buckets of the chunk in one launch */
+  /* the fp8 buckets (one byte per element) of the chunk separately, and all its other buckets in
+   * the launch of its last fp8 bucket, because their tensors are spread over the chunk */
+  WEFT_LAUNCH_BYTES,
+  /* one launch group for the dense buckets of each FSDP unit, one for the expert buckets of the
+   * unit, and one for each bucket outside units; the launch groups are in the order of their first
+   * tensors */
+  WEFT_LAUNCH_UNITS,
 };
 
-/* Grouping of the buckets of one chunk; `bytes`: the byte buffer for WEFT_LAUNCH_BYTES. */
+/* How the buckets of one model chunk are combined. `bytes`: number of the flat fp8 buffer for
+ * WEFT_LAUNCH_BYTES. */
 struct weft_layout_launch {
   enum weft_launch launch;
   uint32_t bytes;
 };
 
-/* Groups the buckets of a layout. how[chunk]: the grouping of a chunk. `param`: the parameters from
- * which the layout was made. */
+/* Assigns the buckets of a layout to launch groups. how[chunk] states how the buckets of a model
+ * chunk are combined. `param` must be the array from which the layout was made. */
 void weft_layout_group (struct weft_layout *layout, const struct weft_layout_launch *how,
                         uint32_t n_chunks, const struct weft_layout_param *param);
 
-/* The default bucket_size: max(40e6, 1e6 x group) elements. */
+/* Megatron-Core's default bucket_size: max(40e6, 1e6 x group) elements. */
 uint64_t weft_layout_default_threshold (uint32_t group);

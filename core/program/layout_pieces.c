@@ -1,7 +1,8 @@
-/* Tensors cut into row pieces, one per rank: FSDP2. */
+/* Layout of FSDP2, in which tensors are cut into row pieces, one per rank. */
 #include "core/program/layout.h"
 
-/* Elements of one piece. torch.chunk(): the pieces of the last ranks may have fewer rows. */
+/* Number of elements of one row piece. As with torch.chunk(), the pieces of the last ranks may have
+ * fewer rows. */
 static uint64_t
 piece_of (const struct weft_layout_param *param, uint32_t ranks)
 {
@@ -9,8 +10,8 @@ piece_of (const struct weft_layout_param *param, uint32_t ranks)
   return (rows + ranks - 1) / ranks * param->columns;
 }
 
-/* Numbers the buckets of the unit that begins with tensor `first`, from bucket n on. Returns the
- * number of tensors in the unit. */
+/* Numbers the buckets of the FSDP unit that begins with tensor `first`, from bucket n on. Returns
+ * the number of tensors in the unit. */
 static uint32_t
 number_unit (struct weft_layout *layout, const struct weft_layout_param *param, uint32_t first,
              uint32_t n)
@@ -24,9 +25,9 @@ number_unit (struct weft_layout *layout, const struct weft_layout_param *param, 
   return end - first;
 }
 
-/* Numbers the buckets of the chunk that begins with tensor `first`, from bucket *n on: tensors
- * outside units form the first bucket, wherever they are registered. Returns the number of tensors
- * in the chunk. */
+/* Numbers the buckets of the model chunk that begins with tensor `first`, from bucket *n on.
+ * Tensors outside FSDP units form the first bucket, wherever they are registered. Returns the
+ * number of tensors in the chunk, and adds the number of buckets to *n. */
 static uint32_t
 number_chunk (struct weft_layout *layout, const struct weft_layout_param *param, uint32_t first,
               uint32_t *n)

@@ -42,28 +42,29 @@ weft_mesh_beside (const struct weft_mesh *m, uint32_t rank, int by)
   return (uint32_t) ((rank + m->n_ranks + (int64_t) by * size) % m->n_ranks);
 }
 
-/* Ranks of dp in one instance of the optimizer. */
+/* Number of ranks of dp (dp x cp) in one instance (copy) of the sharded optimizer state. */
 static uint32_t
 share (const struct weft_mesh *m)
 {
   return m->cp * m->dp / m->instances;
 }
 
-/* Ranks of edp in one instance of the optimizer. */
+/* Number of ranks of edp (replicas of the experts) in one instance of the experts' optimizer
+ * state. */
 static uint32_t
 expert_share (const struct weft_mesh *m)
 {
   return weft_mesh_expert_replicas (m) / m->expert_instances;
 }
 
-/* Ranks that together hold all experts of a layer once. */
+/* Number of ranks that together hold all experts of a layer exactly once (etp x ep). */
 static uint32_t
 experts (const struct weft_mesh *m)
 {
   return m->etp * m->ep;
 }
 
-/* The number of context parallel neighbours that hold the same experts. */
+/* Number of ranks with the same experts among the tp x cp ranks that share one sequence. */
 static uint32_t
 expert_sequence (const struct weft_mesh *m)
 {
@@ -98,7 +99,8 @@ expert_sequence (const struct weft_mesh *m)
   X (STAGE, weft_mesh_stage_size (m), 1, 1, 0)                                                     \
   X (WORLD, m->n_ranks, 1, 1, 0)
 
-/* One function for each row: planning computes groups of one kind millions of times. */
+/* Each row of EXTENT_LIST becomes a function, because planning computes groups of one kind millions
+ * of times. */
 #define EXTENT_FUNCTION(id, inner, outer, inner_stride, outer_stride)                              \
   static struct weft_group extent_##id (const struct weft_mesh *m)                                 \
   {                                                                                                \
@@ -117,8 +119,8 @@ extent (const struct weft_mesh *m, enum weft_group_kind kind)
   return of[kind](m);
 }
 
-/* Sets a group of two stages that mirror each other: the rank in the lower stage, and the distance
- * to the rank in the other stage. */
+/* Sets the group of two pipeline stages that mirror each other (stages r and p-1-r): the rank in
+ * the lower stage, and the distance to the rank in the other stage. */
 static void
 find_mirror (const struct weft_mesh *m, uint32_t rank, struct weft_group *g)
 {

@@ -1,17 +1,18 @@
 /* mesh.h - ranks as coordinates on the mesh axes, groups as arithmetic.
  *
- * Rank order is Megatron's tp-cp-ep-dp-pp, first axis fastest. Dense layers see
+ * Ranks are numbered in Megatron's order tp-cp-ep-dp-pp: the coordinate tp changes fastest. For
+ * dense layers, with t, c and d ranks on the axes tp, cp and dp,
  *   rank = tp + t * (cp + c * (dp + d * pp))
- * and experts, over the same ranks,
+ * For experts, with et and e ranks on the axes etp and ep, the rank number is
  *   rank = etp + et * (ep + e * (edp + Ed * pp)),   Ed = t c d / (et e)
- * (Megatron-Core parallel_state.py, RankGenerator). A group is not stored as an array of ranks: it
- * is at most two nested strides. */
+ * (Megatron-Core parallel_state.py, RankGenerator). A group is stored as at most two nested
+ * strides, not as an array of ranks. */
 #pragma once
 #include "core/base/zigzag.h"
 #include <stddef.h>
 #include <stdint.h>
 
-/*  constant            word     lane of its ops    members */
+/* constant, word, lane of the group's ops, members */
 #define WEFT_GROUP_LIST(X)                                                                         \
   X (WEFT_GROUP_NONE, "-", WEFT_LANE_GPU, "no group: a local op")                                  \
   X (WEFT_GROUP_TP, "tp", WEFT_LANE_TP, "ranks that share every matrix product")                   \
@@ -46,22 +47,33 @@ extern const char *const weft_group_words[]; /* NULL-terminated */
 const char *weft_group_word (enum weft_group_kind kind);
 
 struct weft_mesh {
-  uint32_t tp, cp, dp, pp; /* sizes of the dense axes */
+  uint32_t tp, cp, dp, pp; /* sizes of the dense parallel axes */
   uint32_t n_ranks;
   uint32_t cp_heads; /* ranks of a Ulysses group: context parallel ranks that exchange heads. A
                       * ring has one rank of each Ulysses group */
-  uint32_t ep, etp;        /* sizes of the expert axes; 1 in a model without experts */
-  uint32_t instances; /* full copies of the sharded state. With 1, groups intra, inter, outer and
-                       * instance are empty */
-  uint32_t expert_instances; /* instances of expert state; 1 if its shards span all instances */
-  uint32_t outer_slices; /* HSDP: slices of a shard when instances shard the optimizer; else 1 */
-  uint32_t hybrid; /* instances reduce a slice in group outer (its own lane), not in group inter */
-  uint32_t mirror;    /* bidirectional schedule: rank p-1-r of a pipeline holds copies of rank r's
-                       * stages */
-  uint32_t ring;      /* the stage after the last is the first: ranks hold several chunks */
+  uint32_t ep, etp;        /* sizes of the expert parallel axes; 1 in a model without experts */
+  /* number of full copies of the sharded state (optimizer instances). With one copy the groups
+   * intra, inter, outer and instance are empty */
+  uint32_t instances;
+  /* number of optimizer instances of the experts; 1 if the shards of expert state span all
+   * instances */
+  uint32_t expert_instances;
+  /* HSDP whose instances (copies of the shards) divide the optimizer state: the number of slices
+   * into which they divide a shard; otherwise 1 */
+  uint32_t outer_slices;
+  /* TRUE: HSDP, whose instances (copies of the shards) reduce gradients in group outer, on a lane
+   * of its own; FALSE: in group inter */
+  uint32_t hybrid;
+  /* TRUE: bidirectional schedule, in which rank p-1-r of a pipeline of p ranks holds copies of the
+   * stages of rank r */
+  uint32_t mirror;
+  /* TRUE: the stage after the last is the first, because every rank holds several model chunks
+   * (virtual pipeline stages) */
+  uint32_t ring;
 };
 
-/* Member i is first + (i % n[0]) * stride[0] + (i / n[0]) * stride[1]. */
+/* A group of n[0] * n[1] ranks. Member i is rank first + (i % n[0]) * stride[0] + (i / n[0]) *
+ * stride[1]. */
 struct weft_group {
   uint32_t first, n[2], stride[2];
 };
@@ -81,15 +93,17 @@ weft_mesh_expert_replicas (const struct weft_mesh *m)
   return weft_mesh_stage_size (m) / (m->ep * m->etp);
 }
 
-/* Whether experts are distributed differently from tensor parallel dense tensors. */
+/* Whether ranks hold experts in another distribution than the shards of dense tensors under tensor
+ * parallelism. */
 static inline int
 weft_mesh_deals_experts (const struct weft_mesh *m)
 {
   return m->ep > 1 || m->etp != m->tp;
 }
 
-/* The number of replicas that send whole sequences to an expert; 1 if an expert receives parts of
- * one sequence. */
+/* Number of replicas (each of tp x cp ranks with sequences of its own) that an expert group of etp
+ * x ep ranks spans. An expert receives whole sequences from so many replicas; 1 if the expert group
+ * lies inside one replica. */
 static inline uint32_t
 weft_mesh_expert_sequences (const struct weft_mesh *m)
 {
@@ -97,7 +111,8 @@ weft_mesh_expert_sequences (const struct weft_mesh *m)
   return all > one ? all / one : 1;
 }
 
-/* The ranks among which optimizer state is cut into slices: of dense weights, and of experts. */
+/* The group of ranks that divide the optimizer state into slices: of dense weights
+ * (weft_mesh_sharing), and of experts (weft_mesh_expert_sharing). */
 static inline enum weft_group_kind
 weft_mesh_sharing (const struct weft_mesh *m)
 {
@@ -123,7 +138,8 @@ weft_mesh_expert_slots (const struct weft_mesh *m)
   return weft_mesh_expert_replicas (m) / m->expert_instances * m->outer_slices;
 }
 
-/* The number of a rank's slice. `place` is the rank's index in dp, for experts in edp. */
+/* Number of the optimizer slice that a rank owns. `place` is the rank's index in group dp; for
+ * slices of experts, its index in group edp. */
 static inline uint32_t
 weft_mesh_slot (const struct weft_mesh *m, uint32_t place)
 {
@@ -138,7 +154,8 @@ weft_mesh_expert_slot (const struct weft_mesh *m, uint32_t place)
   return place % share * m->outer_slices + place / share % m->outer_slices;
 }
 
-/* Ranks that hold the same slice, one per instance. */
+/* The group of ranks that hold the same optimizer slice, one rank of each instance (copy of the
+ * sharded state). */
 static inline enum weft_group_kind
 weft_mesh_across (const struct weft_mesh *m)
 {
@@ -152,12 +169,13 @@ weft_mesh_stage (const struct weft_mesh *m, uint32_t rank)
   return rank / weft_mesh_stage_size (m);
 }
 
-/* The same rank in the next stage (by = 1) or the previous one (by = -1); WEFT_NO_RANK at the end
- * of the pipeline. */
+/* The rank with the same tensor, context and data parallel coordinates in the next pipeline stage
+ * (by = 1) or the previous stage (by = -1). Beyond the first or last stage: WEFT_NO_RANK, or with
+ * mesh.ring the rank at the other end of the pipeline. */
 #define WEFT_NO_RANK UINT32_MAX
 uint32_t weft_mesh_beside (const struct weft_mesh *m, uint32_t rank, int by);
 
-/* The group of this kind that contains a rank. */
+/* Returns the group of this kind that contains a rank. */
 struct weft_group weft_mesh_group (const struct weft_mesh *m, uint32_t rank,
                                    enum weft_group_kind kind);
 
@@ -167,17 +185,17 @@ weft_group_size (const struct weft_group *g)
   return g->n[0] * g->n[1];
 }
 
-/* The rank of member `i` of a group. */
+/* The rank number of member `i` of a group. */
 static inline uint32_t
 weft_group_rank (const struct weft_group *g, uint32_t i)
 {
   return g->first + i % g->n[0] * g->stride[0] + i / g->n[0] * g->stride[1];
 }
 
-/* Inverse of weft_group_rank(). */
+/* Index of a rank in a group: the inverse of weft_group_rank(). */
 uint32_t weft_group_index (const struct weft_group *g, uint32_t rank);
 
-/* A rank's place in its group: its index, and the size of the group. */
+/* A rank's position in its group: its index, and the size of the group. */
 static inline struct weft_place
 weft_mesh_place (const struct weft_mesh *m, uint32_t rank, enum weft_group_kind kind)
 {
@@ -185,8 +203,8 @@ weft_mesh_place (const struct weft_mesh *m, uint32_t rank, enum weft_group_kind 
   return (struct weft_place){ weft_group_index (&g, rank), weft_group_size (&g) };
 }
 
-/* Whether stage `role` has groups of this kind. */
+/* Whether the ranks of pipeline stage `role` belong to groups of this kind. */
 int weft_mesh_has_role (const struct weft_mesh *m, enum weft_group_kind kind, uint32_t role);
 
-/* The number of ranks in a group of this kind. */
+/* Number of ranks in a group of this kind. */
 uint32_t weft_mesh_group_size (const struct weft_mesh *m, enum weft_group_kind kind);

@@ -27,8 +27,8 @@ none_bytes (const struct weft_shape *s)
   return (double) s->dim[0] * weft_dtype_bytes (s->dtype);
 }
 
-/* Pointwise and row kernels: n sweeps over (rows, columns). A sweep reads or writes each element
- * once. They are bound by bandwidth; FLOPs count 0. */
+/* Bytes of pointwise and row kernels: n sweeps over (rows, columns). A sweep reads or writes each
+ * element once. Memory bandwidth limits these kernels, so their FLOPs count as 0. */
 #define SWEEP(n)                                                                                   \
   static double sweep##n##_bytes (const struct weft_shape *s)                                      \
   {                                                                                                \
@@ -68,7 +68,8 @@ repack_bytes (const struct weft_shape *s)
 #define join_flops none_flops
 #define take_flops none_flops
 
-/* Every element is read once and written once. dim[3] = 0: the op does nothing. */
+/* Bytes of join_columns: every element is read once and written once. dim[3] = 0: the op does
+ * nothing. */
 static double
 join_bytes (const struct weft_shape *s)
 {
@@ -129,8 +130,9 @@ matmul_fp8_bytes (const struct weft_shape *s)
   return (m * k + m * n) * weft_dtype_bytes (s->dtype) + n * k;
 }
 
-/* Block scales add a 32nd of the codes: a byte per 32 elements, or four bytes per 128; scales of
- * squares and tensors are negligible. */
+/* Bytes of fp8 codes with their block scales. Block scales add a 32nd of the codes: a byte per 32
+ * elements, or four bytes per 128 elements. Scales of square blocks and of whole tensors are
+ * negligible. */
 static double
 fp8_bytes (double elements, double block)
 {
@@ -166,7 +168,7 @@ quantise_blocks_bytes (const struct weft_shape *s)
 
 #define wgrad_flops matmul_flops
 
-/* dw is read and written in the accumulator's type. */
+/* Bytes of a weight gradient product: dw is read and written in the accumulator's type. */
 static double
 wgrad_bytes (const struct weft_shape *s)
 {
@@ -175,15 +177,17 @@ wgrad_bytes (const struct weft_shape *s)
          2 * n * k * weft_dtype_bytes (s->out_dtype);
 }
 
-/* Mean number of keys that a query reads: half of all keys. With a sliding window: the window,
- * less a mean over all queries of the keys that the first queries lack. */
+/* Mean number of keys that a query reads. Without a sliding window, causal attention reads half of
+ * all keys. With one, a query reads the window, less the keys that the first queries of the
+ * sequence lack (a mean over all queries). */
 static double
 seen_keys (double keys, double window)
 {
   return window > 0 && window < keys ? window - window * window / (2 * keys) : keys / 2;
 }
 
-/* Two products of (s, s, width) per head, of which at least half is masked. */
+/* FLOPs of attention: two products of (sequence, sequence, width) per head. The causal mask or the
+ * window removes at least half of each. */
 static double
 attention_flops (const struct weft_shape *s)
 {
@@ -211,8 +215,9 @@ attention_bwd_bytes (const struct weft_shape *s)
   return 2 * attention_bytes (s);
 }
 
-/* One product of (sequence, sequence, width) per head, including the masked half: plain batched
- * products do not skip it. Operands: a score matrix per head, and rows of heads. */
+/* FLOPs of one product of (sequence, sequence, width) per head. The masked half counts, because a
+ * batched matrix product does not skip it. Operands of the product: a score matrix per head, and
+ * the rows of all heads. */
 static double
 scores_flops (const struct weft_shape *s)
 {
@@ -259,7 +264,8 @@ square3_bytes (const struct weft_shape *s)
   return 3 * squares (s);
 }
 
-/* Reads and writes (rows, columns) in `passes` passes, and one mask byte per element. */
+/* Bytes of dropout: `passes` passes over (rows, columns), each of which reads or writes every
+ * element once, and one mask byte per element. */
 static double
 dropped (const struct weft_shape *s, double passes)
 {
@@ -283,23 +289,25 @@ drop3_bytes (const struct weft_shape *s)
 
 #define stats_flops none_flops
 
-/* Three floats per row from every vocabulary-parallel rank. */
+/* Bytes of cross entropy statistics: three floats per row from every vocabulary-parallel rank, and
+ * one float written. */
 static double
 stats_bytes (const struct weft_shape *s)
 {
   return (double) s->dim[0] * (3.0 * (double) s->dim[1] + 1) * 4;
 }
 
-/* The width of a value head: dimension `value`, or if that is 0, dimension `width`, the width of
- * keys. */
+/* Width of a value head: dimension number `value`. If that dimension is 0, values are as wide as
+ * keys, and the width is dimension number `width`. */
 static double
 value_width (const struct weft_shape *s, unsigned width, unsigned value)
 {
   return (double) (s->dim[value] ? s->dim[value] : s->dim[width]);
 }
 
-/* With zigzag order work is balanced: a rank's queries read on average half of the keys of the
- * sequence, and half of the keys of any one rank (core/base/zigzag.h). */
+/* FLOPs of attention of one context parallel rank. Zigzag order balances the ranks: the queries of
+ * any rank read on average half of the keys of the sequence, and half of the keys of any one rank
+ * (core/base/zigzag.h). */
 static double
 attention_part_flops (const struct weft_shape *s)
 {
@@ -308,7 +316,8 @@ attention_part_flops (const struct weft_shape *s)
          ((double) s->dim[4] + value_width (s, 4, 6));
 }
 
-/* Bytes of queries, and of the keys of all sequences that the tokens belong to (at least one). */
+/* Bytes of the queries, and of the keys and values of every sequence to which a query belongs. At
+ * least one sequence counts. */
 static double
 attention_part_bytes (const struct weft_shape *s)
 {
@@ -332,7 +341,8 @@ attention_part_bwd_bytes (const struct weft_shape *s)
 
 #define merge_flops none_flops
 
-/* Two outputs read, one written; three log-sum-exp values. */
+/* Bytes of merging two attention outputs: two outputs read, one written; three log-sum-exp values
+ * per row and head. */
 static double
 merge_bytes (const struct weft_shape *s)
 {
@@ -368,8 +378,8 @@ deal_bytes (const struct weft_shape *s)
 
 #define heads_flops none_flops
 
-/* Reads and writes queries of a rank, or of the ranks that share a group, with the group's keys and
- * values. */
+/* Bytes of take_heads: reads and writes the queries of one rank, or of all ranks that share a query
+ * group, and the keys and values of the group (not with QUERIES). */
 static double
 heads_bytes (const struct weft_shape *s)
 {
@@ -381,7 +391,7 @@ heads_bytes (const struct weft_shape *s)
 
 #define put_heads_flops none_flops
 
-/* Reads and writes the columns of all ranks, or of one rank. */
+/* Bytes of put_heads: the kernel reads and writes the columns of one rank (OWN: of all ranks). */
 static double
 put_heads_bytes (const struct weft_shape *s)
 {
@@ -401,7 +411,8 @@ latent_split_bytes (const struct weft_shape *s)
 
 #define latent_join_flops none_flops
 
-/* Read once and written once, except the shared part of keys, which is written for every head. */
+/* Bytes of joining latent attention projections: every input is read once and every output written
+ * once. The shared rotary part of the keys is written for every head. */
 static double
 latent_join_bytes (const struct weft_shape *s)
 {
@@ -410,7 +421,7 @@ latent_join_bytes (const struct weft_shape *s)
          weft_dtype_bytes (s->dtype);
 }
 
-/* Logits in the type of products, and scores in fp32. */
+/* Bytes of routing: logits in the type of the matrix products, and router scores in fp32. */
 #define route_flops none_flops
 
 static double
@@ -419,7 +430,8 @@ route_bytes (const struct weft_shape *s)
   return elements (s) * (weft_dtype_bytes (s->dtype) + 4.0);
 }
 
-/* A choice and a row number of four bytes each. */
+/* Bytes of a sort by expert: four bytes for the choice and four for the row number, for each pair
+ * of token and chosen expert. */
 #define sort_flops none_flops
 
 static double
@@ -525,8 +537,9 @@ slices_bytes (const struct weft_shape *s)
 
 #define adam_flops none_flops
 
-/* Gradient, master and both moments in fp32: all are read, all but the gradient are written, and
- * the 16-bit parameter is written; without a master, the parameter is read and written instead. */
+/* Bytes of Adam. Gradient, master weights and both moments are fp32. The kernel reads all four, and
+ * writes all but the gradient and also the 16-bit parameter. Without master weights, the kernel
+ * reads and writes the parameter instead. */
 static double
 adam_bytes (const struct weft_shape *s)
 {

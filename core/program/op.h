@@ -8,7 +8,8 @@
 #include "core/program/mesh.h"
 #include "core/base/words.h"
 
-/* After the doc a row can name traits: fields of struct weft_lane_traits. */
+/* A row contains an identifier, a word and a doc, followed by traits: fields of struct
+ * weft_lane_traits. */
 #define WEFT_LANE_LIST(X)                                                                          \
   X (WEFT_LANE_GPU, "gpu", "kernels", .in_layer = TRUE)                                            \
   X (WEFT_LANE_TP, "tp", "tensor parallel collectives", .communicates = TRUE, .in_layer = TRUE)    \
@@ -29,16 +30,16 @@ extern const char *const weft_lane_words[];
 
 struct weft_lane_traits {
   gboolean communicates; /* between ranks */
-  gboolean copies;       /* over the host link */
-  gboolean in_layer;     /* ops of the lane can be part of a layer's forward or backward pass */
+  gboolean copies;       /* the lane copies between host and device */
+  gboolean in_layer;     /* ops of the lane can belong to the forward or backward pass of a layer */
 };
 extern const struct weft_lane_traits weft_lane_traits[WEFT_N_LANE];
 
-/* The class of an op: the resource that it needs. */
+/* Class of an op, by the resource that the op occupies. */
 enum weft_op_class {
   WEFT_CLASS_COMPUTE,    /* a kernel */
-  WEFT_CLASS_COLLECTIVE, /* all members of a group take part */
-  WEFT_CLASS_P2P,        /* send or recv: one peer */
+  WEFT_CLASS_COLLECTIVE, /* all members of a group communicate */
+  WEFT_CLASS_P2P,        /* send or recv: between a rank and one peer */
   WEFT_CLASS_COPY,       /* host link */
 };
 
@@ -48,7 +49,8 @@ enum weft_op_kind {
   WEFT_N_OP
 };
 
-/* Sites of dropout, the `site` of its ops: their random numbers are independent. */
+/* Places of dropout in a model. A dropout op stores its place as `site`; random numbers of
+ * different places are independent. */
 enum weft_drop_site {
   WEFT_DROP_EMBEDDING,
   WEFT_DROP_PROBABILITIES,
@@ -56,22 +58,23 @@ enum weft_drop_site {
   WEFT_DROP_MLP,
 };
 
-/* The heads that take_heads and put_heads copy if tensor parallel ranks share a query group. OWN:
- * this rank's queries, with keys and values. OF_GROUP: the queries of all ranks that share the
- * group, with keys and values. QUERIES: only the queries of these ranks. */
+/* Which heads the ops take_heads and put_heads copy when tensor parallel ranks share a query group.
+ * OWN: the queries of this rank, with keys and values. OF_GROUP: the queries of all ranks that
+ * share the query group, with keys and values. QUERIES: the queries of all these ranks, without
+ * keys and values. */
 enum weft_heads_taken { WEFT_HEADS_OWN, WEFT_HEADS_OF_GROUP, WEFT_HEADS_QUERIES };
 
-/* The shape of an op. core/ops.def defines the order of its dimensions; unused ones are 0. Shapes
- * are interned: a program has a few dozen. */
+/* The shape of an op. core/ops.def defines the order of the dimensions; unused dimensions are 0.
+ * Ops with equal shapes share one row of the program, which has a few dozen rows. */
 struct weft_shape {
   uint64_t dim[8];
   uint8_t dtype;     /* type of the operands */
-  uint8_t out_dtype; /* type of the result or accumulator, if different */
+  uint8_t out_dtype; /* type of the result or of the accumulator, if different from dtype */
   uint8_t pad[6];
 };
 
-/* Kinds of matrix products of shape (m, n, k). The inner dimension is k in forward, n in dgrad and
- * m in wgrad. */
+/* Kinds of matrix products of shape (m, n, k). The dimension summed over is k in forward, n in
+ * dgrad and m in wgrad. */
 enum weft_product {
   WEFT_NO_PRODUCT,
   WEFT_PRODUCT_FORWARD,
@@ -79,28 +82,31 @@ enum weft_product {
   WEFT_PRODUCT_WGRAD,
 };
 
-/* Classes of kernels, by which a software stack states what they reach of the memory bandwidth. */
+/* Classes of kernels. For each class a software stack states which fraction of the memory bandwidth
+ * its kernels reach. */
 enum weft_kernel_class {
-  WEFT_KERNEL_POINTWISE, /* elementwise ops and copies */
-  WEFT_KERNEL_NORM,      /* norms, and the gradients of their weights */
+  WEFT_KERNEL_POINTWISE, /* elementwise ops and copies in GPU memory */
+  WEFT_KERNEL_NORM,      /* norms, and the gradients of norm weights */
   WEFT_KERNEL_MATMUL,    /* matrix products */
-  WEFT_KERNEL_ATTENTION, /* attention that does not store its scores */
-  WEFT_KERNEL_SOFTMAX,   /* softmax of scores, and of logits with the loss */
-  WEFT_KERNEL_QUANTISE,  /* conversion to fp8, and the search for the largest magnitude */
-  WEFT_KERNEL_OPTIMIZER, /* the update, and the gradient norm */
-  WEFT_KERNEL_DISPATCH,  /* routing of tokens to experts, and the order of their rows */
+  WEFT_KERNEL_ATTENTION, /* fused attention, which does not store the attention scores */
+  WEFT_KERNEL_SOFTMAX,   /* softmax of attention scores, and of logits in the loss */
+  WEFT_KERNEL_QUANTISE,  /* conversion to fp8, and the search for the largest magnitude (amax) */
+  WEFT_KERNEL_OPTIMIZER, /* the optimizer update, and the gradient norm */
+  WEFT_KERNEL_DISPATCH,  /* routing of tokens to experts, and permutation of token rows */
   WEFT_N_KERNEL,
 };
 
-/* Which ops of a kind an evaluation skips. An evaluation runs the forward pass and the all-gathers
- * of weights. */
+/* Which ops of a kind an evaluation step skips. An evaluation step runs the forward pass and the
+ * all-gathers of weights. */
 enum weft_skipped {
-  WEFT_SKIPPED_BACKWARD,      /* ops of all phases except forward and optimizer */
+  WEFT_SKIPPED_BACKWARD,      /* skips the ops of all phases except forward and optimizer */
   WEFT_SKIPPED_AFTER_FORWARD, /* ops of all phases except forward */
-  WEFT_SKIPPED_BUT_MASTERS,   /* as WEFT_SKIPPED_AFTER_FORWARD, but an op whose operand 0 is
-                               * optimizer state runs: it writes weights that are then gathered */
-  WEFT_SKIPPED_ON_GRADIENTS,  /* ops whose operand 0 is a gradient buffer */
-  WEFT_SKIPPED,               /* all ops of the kind: they belong to the update */
+  /* skips the ops of all phases except forward, but an op whose operand 0 is optimizer state still
+   * runs: it writes weights that an all-gather then reads */
+  WEFT_SKIPPED_BUT_MASTERS,
+  WEFT_SKIPPED_ON_GRADIENTS,  /* skips ops whose operand 0 is a gradient buffer */
+  /* skips all ops of the kind, because they belong to the optimizer update */
+  WEFT_SKIPPED,
 };
 
 struct weft_op_info {
@@ -108,37 +114,45 @@ struct weft_op_info {
   enum weft_op_class class;
   const char *dims, *operands, *doc;
   double (*flops) (const struct weft_shape *shape);
-  double (*bytes) (const struct weft_shape *shape); /* memory traffic; payload of communication */
+  /* bytes of memory traffic of a kernel; bytes of payload of communication */
+  double (*bytes) (const struct weft_shape *shape);
   enum weft_product product;
-  uint8_t bias_gradient; /* of a product: the operand for the gradient of a bias, which a second
-                          * kernel computes; 0: none */
-  enum weft_kernel_class kernel; /* of ops other than products: use weft_op_kernel() */
-  gboolean experts;   /* grouped GEMM: dimension 3 is the number of experts */
-  gboolean pointwise; /* a compiler may fuse it with its neighbours (enable_compile) */
-  gboolean in_bound;  /* occurs in every step with any data-parallel sharding: counted by the
-                       * planner's lower bounds */
-  gboolean serial;    /* the CPU kernel of the op is not divided among threads */
-  gboolean in_ring;   /* the op uses the rank's index in its ring (cp_ring) instead of its index
-                       * among all context parallel ranks */
+  /* for a weight gradient product: number of the operand for the bias gradient, which a second
+   * kernel computes; 0: no bias gradient */
+  uint8_t bias_gradient;
+  /* class of an op that is not a matrix product; weft_op_kernel() returns the class of any op */
+  enum weft_kernel_class kernel;
+  gboolean experts;   /* TRUE: grouped GEMM, whose dimension 3 is the number of experts */
+  gboolean pointwise; /* TRUE: a compiler may fuse the op with neighbouring ops (enable_compile) */
+  /* TRUE: the op occurs in every training step with sharded optimizer state, so the planner's lower
+   * bound of the step time counts the op */
+  gboolean in_bound;
+  gboolean serial;    /* the CPU kernel of the op does not divide its work among threads */
+  /* the op needs the rank's index in its ring attention group (cp_ring) instead of its index among
+   * all context parallel ranks */
+  gboolean in_ring;
   uint8_t bulk;       /* bits: operands with one element for each element of a flat buffer; an op
                        * that spans several parameters becomes one kernel call for each of them */
   enum weft_skipped skipped;
-  gboolean enters_device; /* a copy from the host */
-  gboolean mailbox;       /* a copy that the host writes or reads itself, without a buffer of the
-                           * host pool */
-  enum weft_op_kind equal_shares; /* for a collective with unequal shares: the op with equal
-                                   * shares */
+  gboolean enters_device; /* a copy from host memory to the device */
+  /* a copy between the device and host memory that the host itself writes or reads (mailbox),
+   * without a buffer of the host pool */
+  gboolean mailbox;
+  /* for a collective whose members have unequal shares: the collective with equal shares; 0 for
+   * other ops */
+  enum weft_op_kind equal_shares;
 };
 extern const struct weft_op_info weft_op_info[WEFT_N_OP];
 
-/* Whether an op is one matrix product: not a product for each expert. */
+/* Whether an op is a single matrix product. FALSE for a grouped GEMM, which has a product for each
+ * expert. */
 static inline int
 weft_op_is_product (enum weft_op_kind kind)
 {
   return weft_op_info[kind].product != WEFT_NO_PRODUCT && !weft_op_info[kind].experts;
 }
 
-/* The class of a kernel. */
+/* The kernel class of an op, by which its memory bandwidth is priced. */
 static inline enum weft_kernel_class
 weft_op_kernel (enum weft_op_kind kind)
 {
@@ -154,15 +168,16 @@ weft_op_swaps (enum weft_op_kind kind)
          weft_op_info[kind].equal_shares == WEFT_OP_ALL_TO_ALL;
 }
 
-/* Whether the members of a collective may have different numbers of rows. A table of row counts on
- * the device contains these numbers. */
+/* Whether the members of a collective may send different numbers of rows. The device then reads
+ * these numbers from a table in GPU memory. */
 static inline int
 weft_op_is_counted (enum weft_op_kind kind)
 {
   return weft_op_info[kind].equal_shares != 0;
 }
 
-/* For an op with unequal shares, the op with equal ones; otherwise the op itself. */
+/* For a collective whose members have unequal shares: the collective with equal shares. For any
+ * other op: the op itself. */
 static inline enum weft_op_kind
 weft_op_even (enum weft_op_kind kind)
 {
@@ -183,15 +198,16 @@ weft_op_enters_device (enum weft_op_kind kind)
   return weft_op_info[kind].enters_device;
 }
 
-/* Whether a host copy has a buffer of the host pool on its other side. */
+/* Whether the op is a copy between the device and a buffer of the host pool. FALSE for a copy
+ * between the device and host memory outside the plan (mailbox). */
 static inline int
 weft_op_is_pooled_copy (enum weft_op_kind kind)
 {
   return weft_op_info[kind].class == WEFT_CLASS_COPY && !weft_op_info[kind].mailbox;
 }
 
-/* Forward and backward op of an activation, and their name in programs; from the rows of
- * WEFT_ACTIVATION_LIST. */
+/* Ops of the forward and backward pass of an activation function, and the word for the activation
+ * in programs. The rows come from WEFT_ACTIVATION_LIST. */
 struct weft_activation_ops {
   enum weft_op_kind forward, backward;
   const char *name;

@@ -4,7 +4,8 @@
 
 struct weft_placements {
   GHashTable *known; /* struct weft_group -> struct weft_coll_shape */
-  struct weft_cluster cluster; /* the placements refer to it: they outlive the plans of a search */
+  /* copied, because the placements refer to a cluster and outlive the plans of a search */
+  struct weft_cluster cluster;
 };
 
 static guint
@@ -47,7 +48,7 @@ weft_placements_free (weft_placements *placements)
   g_free (placements);
 }
 
-/* All placements are on one cluster: the cluster of the first caller is copied. */
+/* Checks that all placements are on one cluster. The first call copies its cluster. */
 static void
 note_cluster (weft_placements *placements, const struct weft_cluster *cluster)
 {

@@ -1,5 +1,5 @@
-/* Builds a program: rows are appended, and hazards between lanes become dependencies. A dependency
- * that others imply is left out. */
+/* Builds a program. Callers append rows; the builder turns hazards between lanes (queues) into
+ * dependencies, and omits a dependency that other dependencies imply. */
 #include "core/program/program.h"
 #include "core/base/invariant.h"
 #include <string.h>
@@ -9,7 +9,8 @@ const char *const weft_buf_kind_words[] = { WEFT_BUF_KIND_LIST (WEFT_WORD_TEXT) 
 const char *const weft_op_flag_words[] = { WEFT_OP_FLAG_LIST (FLAG_WORD) NULL };
 const char *const weft_pool_words[] = { WEFT_POOL_LIST (WEFT_WORD_TEXT) NULL };
 
-/* Last accesses of a buffer: its writer, and the newest reader of each lane since. */
+/* Last accesses of a buffer: the op that wrote the buffer last, and each lane's newest op that has
+ * read the buffer since that write. */
 struct hazard {
   uint32_t writer, reader[WEFT_N_LANE];
 };
@@ -17,7 +18,7 @@ struct hazard {
 struct weft_builder {
   uint32_t role, n_roles;
   GArray *op, *deps, *uses, *buf, *shape, *param, *hazard;
-  GArray *before; /* per op: WEFT_N_LANE numbers, see weft_program_order() */
+  GArray *before; /* per op: WEFT_N_LANE numbers, as weft_program_order() returns them */
   GArray *pos;
   GPtrArray *name;
   GHashTable *name_index, *shape_index;
@@ -267,8 +268,8 @@ weft_build_last (const weft_builder *b, enum weft_lane lane)
   return b->last[lane];
 }
 
-/* Sets the pool of views, because their base may have been moved to another pool after they were
- * created. */
+/* Gives every view the memory pool of its base, because a pass may have moved the base to another
+ * pool after the view was created. */
 static void
 place_views (weft_builder *b)
 {

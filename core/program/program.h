@@ -1,13 +1,15 @@
-/* program.h - a program: the work of every rank of one role in one step, as ops, buffers, shapes
- * and parameters.
+/* program.h - a program: the ops, buffers, shapes and parameters of one training step. All ranks of
+ * one pipeline stage (role) run one program.
  *
  * Invariants of a frozen program:
  * - op i depends only on ops with lower numbers: op numbers are a topological order;
- * - ops of one lane run in op order; deps[] holds only what lane order does not imply;
+ * - ops of one lane (queue, like a CUDA stream) run in op order; deps[] holds only dependencies
+ * that lane order does not imply;
  * - a program holds bytes, shapes and mesh groups, never seconds, ranks or addresses;
- * - a buffer either owns memory or is a view into one that does (views are one level deep).
+ * - a buffer either owns memory or is a view into a buffer that owns memory; no view is a view of a
+ * view.
  *
- * A program is arrays of rows with interned shapes and names; one op takes 24 bytes. */
+ * A program is arrays of rows. Ops refer to shapes and names by number; one op takes 24 bytes. */
 #pragma once
 #include "core/program/op.h"
 #include <glib.h>
@@ -17,17 +19,18 @@
 #define WEFT_NO_BUF 0x3fffffffu
 #define WEFT_NO_OP 0xffffffffu
 
-/* Name of the views of the router's correction bias, which no optimizer updates. */
+/* Name of the buffer views that hold the router's correction bias, which no optimizer updates. */
 #define WEFT_EXPERT_BIAS "router.expert_bias"
 
-/* Suffix of the names of views of largest magnitudes (delayed scaling), which are state too. */
+/* Name suffix of the views that hold largest magnitudes (amax of delayed scaling). They are state
+ * that is kept between steps, like weights. */
 #define WEFT_AMAX_SUFFIX ".amax"
 
-/* Name of the flat fp32 copies of reduced gradients. */
+/* Name of the flat buffers with fp32 copies of the reduced gradients. */
 #define WEFT_FP32_GRADIENTS "grad_fp32"
 
-/* The last columns define how reports draw a kind (struct weft_report_part of
- * core/report/report.h): a letter and its colour in text, a colour on pages. */
+/* The last three columns define how reports draw buffers of a kind (struct weft_report_part of
+ * core/report/report.h): a letter and a colour in text, a colour on pages. */
 #define WEFT_BUF_KIND_LIST(X)                                                                      \
   X (WEFT_BUF_WEIGHTS, "weights", "parameters as the kernels read them",                           \
      'w', WEFT_INK_BLUE, "#4e79a7")                                                                \
@@ -52,8 +55,8 @@ extern const char *const weft_buf_kind_words[];
 enum weft_pool { WEFT_POOL_LIST (WEFT_WORD_ID) WEFT_N_POOL };
 extern const char *const weft_pool_words[];
 
-/* Flags of an op, a bit each. Grouped ops of a lane (ncclGroup) are transfers, or collectives of
- * one kind and group in one launch. */
+/* Flags of an op, one bit each. Consecutive ops of a lane that are marked as grouped run in one
+ * launch (ncclGroup): all are sends and receives, or all are collectives of one kind and group. */
 #define WEFT_OP_FLAG_LIST(X)                                                                       \
   X (WEFT_OP_GROUPED, 0, "grouped", "starts and ends with the previous op on its lane")            \
   X (WEFT_OP_RECOMPUTE, 1, "recompute", "forward work that backward repeats")                      \
@@ -66,22 +69,23 @@ enum {
   WEFT_OP_FLAG_LIST (WEFT_OP_FLAG)
 #undef WEFT_OP_FLAG
 };
-extern const char *const weft_op_flag_words[]; /* by bit, NULL-terminated */
+/* flag names in the order of the bits, NULL-terminated */
+extern const char *const weft_op_flag_words[];
 
 /*     byte 0        1        2        3
  *  +--------+--------+--------+--------+
  *  |  kind  |  lane  | group  | flags  |
  *  +--------+--------+--------+--------+
- *  |      layer      |      micro      |   WEFT_NO_LAYER, WEFT_NO_MICRO when not bound
+ *  |      layer      |      micro      |   WEFT_NO_LAYER, WEFT_NO_MICRO: none
  *  +-----------------+-----------------+
  *  |      shape      |      name       |   index into shapes[], names[]
  *  +-----------------+-----------------+
- *  | chunk  | phase  |  peer  | reduce |   peer: +1 next stage, -1 previous stage;
- *  +--------+--------+--------+--------+   of a broadcast -1: the last member is its root;
- *  |              deps                 |   first index into deps[]; ends where the next op begins
- *  |              uses                 |   first index into uses[]; ends where the next op begins
- *  +-----------------------------------+   peer of a shift, and of kernels of context parallel
- *                                          ranks: core/ops.def */
+ *  | chunk  | phase  |  peer  | reduce |   peer of send, recv: +1 next stage, -1 previous;
+ *  +--------+--------+--------+--------+   peer of broadcast: -1 if the last member is the root
+ *  |              deps                 |   index of the op's first row of deps[]; the rows end
+ *  |              uses                 |   at the next op's first row; uses[]: as deps[]
+ *  +-----------------------------------+
+ * core/ops.def describes `peer` of a shift and of kernels of context parallel ranks. */
 struct weft_op {
   uint8_t kind, lane, group, flags;
   uint16_t layer, micro;
@@ -99,13 +103,21 @@ struct weft_use {
 
 struct weft_buf {
   uint64_t bytes;
-  uint64_t offset;      /* bytes from the start of the pool; for a view, of its base */
-  uint32_t first, last; /* first and last op that use it; a permanent buffer spans the step */
-  uint32_t base;        /* WEFT_NO_BUF: owns memory */
+  /* bytes from the start of the memory pool; for a view: bytes from the start of its base buffer */
+  uint64_t offset;
+  /* numbers of the first and last op that use the buffer; a permanent buffer is in use during the
+   * whole step */
+  uint32_t first, last;
+  /* the buffer into which this buffer is a view; WEFT_NO_BUF: the buffer owns memory */
+  uint32_t base;
   uint16_t name, layer, micro;
   uint8_t kind, pool, dtype, permanent;
-  uint8_t shard; /* group kind: a use accesses only this rank's slice, one of n equal slices */
-  uint8_t slice; /* group kind: the buffer is this rank's slice of a tensor n times as large */
+  /* group kind, or 0: each op uses only this rank's slice of the buffer, one of as many equal
+   * slices as the group has ranks */
+  uint8_t shard;
+  /* group kind, or 0: the buffer is this rank's slice of a tensor, which is as many times larger as
+   * the group has ranks */
+  uint8_t slice;
 };
 _Static_assert (sizeof (struct weft_buf) == 40, "a buffer is 40 bytes");
 
@@ -116,49 +128,63 @@ _Static_assert (sizeof (struct weft_buf) == 40, "a buffer is 40 bytes");
 enum weft_cut { WEFT_CUT_LIST (WEFT_WORD_ID) };
 extern const char *const weft_cut_words[];
 
-/* A trained tensor as this role holds it: whole, or one of `ways` parts (core/program/cut.h). */
+/* A trained tensor as this pipeline stage stores it: the whole tensor, or one of `ways` parts of it
+ * (core/program/cut.h). */
 struct weft_param {
-  uint16_t name, layer; /* names[]: "qkv.weight"; layer: number in the model, WEFT_NO_LAYER outside
-                         * layers */
+  /* name: index into names[], for example of "qkv.weight"; layer: number in the whole model,
+   * WEFT_NO_LAYER outside layers */
+  uint16_t name, layer;
   uint8_t chunk;
-  uint8_t decay;        /* weight decay applies: matrices, not norms and biases */
-  uint8_t tied;         /* word embedding shared with the head, possibly on another stage */
-  uint8_t duplicate;    /* a tied copy, which another stage counts in the gradient norm */
+  uint8_t decay;        /* weight decay applies: TRUE for matrices, FALSE for norms and biases */
+  /* word embedding whose weight the output layer shares, possibly on another pipeline stage */
+  uint8_t tied;
+  /* a tied copy that the gradient norm of this stage leaves out, because another stage counts the
+   * weight */
+  uint8_t duplicate;
   uint32_t weight, grad;/* views of the flat buffers; WEFT_NO_BUF if only slices are kept */
-  uint64_t rows, columns; /* size of the rank's part; columns is 1 for vectors */
-  uint64_t whole_rows, whole_columns; /* size of the whole tensor */
-  uint64_t tail;        /* rows consist of three parts that are cut separately: rows - 2 tail, tail,
-                         * tail */
-  uint64_t block;       /* for experts: rows per expert, cut as cut.h defines; else 0 */
-  uint32_t ways, inner; /* ways: ranks of `group` that share the tensor; inner: ranks among
-                         * these that share one block */
-  uint8_t cut, group;   /* enum weft_cut, enum weft_group_kind */
-  uint64_t start;       /* element, counted through all flat buffers: layout.h */
-  uint64_t piece, stride; /* cut into row pieces, one per rank: layout.h; or 0 */
+  uint64_t rows, columns; /* size of the rank's part, in elements; columns is 1 for vectors */
+  uint64_t whole_rows, whole_columns; /* size of the whole tensor, in elements */
+  /* not 0: the part's rows are three blocks, of rows - 2 tail, tail and tail rows (q, k and v), and
+   * each block is cut separately */
+  uint64_t tail;
+  /* for expert weights: rows of one expert, each cut as cut.h defines; otherwise 0 */
+  uint64_t block;
+  /* ways: number of ranks of `group` among which the tensor is divided; inner: number of these
+   * ranks that divide one expert block */
+  uint32_t ways, inner;
+  uint8_t cut, group;   /* cut: enum weft_cut; group: enum weft_group_kind */
+  uint64_t start;       /* index of the first element, counted through all flat buffers: layout.h */
+  /* piece: elements of one of the row pieces (one per rank) into which the tensor is cut; stride:
+   * distance between two pieces (layout.h). Both are 0 if the tensor is not cut into pieces */
+  uint64_t piece, stride;
   uint32_t bucket;
-  uint32_t scale;       /* for fp8: a view of one float, the tensor's largest magnitude, or a buffer
-                         * of block scales; otherwise WEFT_NO_BUF */
+  /* for fp8 weights: a view of one float (the tensor's largest magnitude), or a buffer of block
+   * scales; otherwise WEFT_NO_BUF */
+  uint32_t scale;
 };
 
 typedef struct weft_program {
   uint32_t role, n_roles;
   uint32_t n_op, n_buf, n_shape, n_name, n_param;
-  struct weft_op *op; /* n_op + 1 rows: the last row marks the end of deps and uses */
+  /* n_op + 1 rows; the last row has no op, and only ends the deps and uses of the last op */
+  struct weft_op *op;
   uint32_t *deps;
   struct weft_use *uses;
   struct weft_buf *buf;
   struct weft_shape *shape;
   char **name;
   struct weft_param *param;
-  uint32_t *pos;                   /* index of each op on its lane */
-  uint32_t *lane_ops[WEFT_N_LANE]; /* op numbers of each lane in order */
+  uint32_t *pos;                   /* position of each op on its lane */
+  /* op numbers of each lane, in the order in which the lane runs the ops */
+  uint32_t *lane_ops[WEFT_N_LANE];
   uint32_t lane_n[WEFT_N_LANE];
 } weft_program;
 
 void weft_program_free (weft_program *program);
 G_DEFINE_AUTOPTR_CLEANUP_FUNC (weft_program, weft_program_free)
 
-/* Offset of a buffer in its pool; a view's base offset plus its own. */
+/* Byte offset of a buffer in its memory pool. A view's offset is the offset of its base buffer plus
+ * the view's offset in the base. */
 static inline uint64_t
 weft_buf_address (const weft_program *p, uint32_t buf)
 {
@@ -166,7 +192,7 @@ weft_buf_address (const weft_program *p, uint32_t buf)
   return b->base == WEFT_NO_BUF ? b->offset : p->buf[b->base].offset + b->offset;
 }
 
-/* The buffer that owns the memory of `buf`: its base, or `buf` itself. */
+/* The buffer that owns the memory of `buf`: the base if `buf` is a view, otherwise `buf` itself. */
 static inline uint32_t
 weft_buf_owner (const weft_program *p, uint32_t buf)
 {
@@ -179,40 +205,45 @@ weft_op_shape (const weft_program *p, uint32_t op)
   return &p->shape[p->op[op].shape];
 }
 
-/* One past the last position of the launch group that begins at position `first` of a lane. */
+/* Returns the end of a launch group: one past its last position on the lane. The group begins at
+ * position `first` of the lane. */
 uint32_t weft_program_group_end (const weft_program *p, enum weft_lane lane, uint32_t first);
 
-/* The payload of a collective plus the payloads of the earlier collectives in its launch group. For
- * the last op of a group: the payload of the launch. */
+/* Shape with the payload of a collective plus the payloads of the earlier collectives in its launch
+ * group. For the last op of a launch group, this is the payload of the whole launch. */
 struct weft_shape weft_program_launch_shape (const weft_program *p, uint32_t op);
 
-/* Whether the role computes a loss. */
+/* Whether the pipeline stage of this program computes the loss. */
 gboolean weft_program_has_loss (const weft_program *p);
 
-/* FLOPs of a kernel. */
+/* FLOPs of an op's kernel. */
 double weft_op_flops (const weft_program *p, uint32_t op);
 
-/* Memory traffic of a kernel, payload of communication. */
+/* Memory traffic of a kernel, or payload of a collective, send or copy, in bytes. */
 double weft_op_bytes (const weft_program *p, uint32_t op);
 
-/* "L3 qkv m5", "bucket 2": for messages, traces and listings. The caller frees it. */
+/* Returns a label such as "L3 qkv m5" or "bucket 2" for messages, traces and listings. The caller
+ * frees the label. */
 char *weft_op_label (const weft_program *p, uint32_t op);
 char *weft_buf_label (const weft_program *p, uint32_t buf);
 
 /* ------------------------------------------------------------------ building */
 
-/* Appends ops in a topological order. Hazards between lanes are added automatically: a reader of a
- * buffer waits for its last writer, a writer for its readers. Views are tracked separately: a pass
- * that uses the same bytes through two views adds the dependency with weft_build_dep(). */
+/* Builds a program from ops that callers append in a topological order. The builder adds
+ * dependencies between lanes (queues) automatically: an op that reads a buffer waits for the op
+ * that last wrote the buffer, and an op that writes a buffer waits for the ops that read it.
+ * Hazards of views are tracked separately for each view. A pass that accesses the same bytes
+ * through two views must add the dependency with weft_build_dep(). */
 typedef struct weft_builder weft_builder;
 
 weft_builder *weft_builder_new (uint32_t role, uint32_t n_roles);
 void weft_builder_free (weft_builder *b);
 G_DEFINE_AUTOPTR_CLEANUP_FUNC (weft_builder, weft_builder_free)
 
-/* Each function interns a name or appends a row, and returns its number. weft_build_name_at()
- * returns a name; weft_build_buf_at() returns a row that may be changed until the program is
- * frozen, valid until the next buffer is appended. */
+/* Each function stores a name or appends a row, and returns its number. Equal names share a number.
+ * weft_build_name_at() returns a name. weft_build_buf_at() returns the row of a buffer, which the
+ * caller may change until the program is frozen; the pointer is valid until the next buffer is
+ * appended. */
 uint16_t weft_build_name (weft_builder *b, const char *name);
 const char *weft_build_name_at (const weft_builder *b, uint16_t name);
 uint32_t weft_build_buf (weft_builder *b, const struct weft_buf *row);
@@ -221,37 +252,40 @@ uint32_t weft_build_view (weft_builder *b, uint32_t base, uint64_t offset, uint6
 uint32_t weft_build_param (weft_builder *b, const struct weft_param *row);
 struct weft_buf *weft_build_buf_at (weft_builder *b, uint32_t buf);
 
-/* Appends an op; the following deps and uses belong to it. weft_build_op() sets its shape, deps and
- * uses. */
+/* Appends an op. weft_build_op() sets the op's row and shape. The calls of weft_build_use() and
+ * weft_build_dep() that follow add operands and dependencies to this op. */
 uint32_t weft_build_op (weft_builder *b, const struct weft_op *row, const struct weft_shape *shape);
 void weft_build_use (weft_builder *b, uint32_t buf, gboolean read, gboolean write);
-void weft_build_dep (weft_builder *b, uint32_t op); /* WEFT_NO_OP: no dependency */
+void weft_build_dep (weft_builder *b, uint32_t op); /* does nothing if `op` is WEFT_NO_OP */
 
-/* Adds an output to an op that was appended earlier: `buf`, which no op has used yet, replaces the
- * absent operand number `operand`. */
+/* Adds an output to an op that was appended earlier. The op's operand number `operand`, which was
+ * absent, becomes `buf`. No op may have used `buf` before. */
 void weft_build_more (weft_builder *b, uint32_t op, uint32_t operand, uint32_t buf);
 
-/* Changes the shape of an op that was appended earlier. */
+/* Replaces the shape of an op that was appended earlier. */
 void weft_build_reshape (weft_builder *b, uint32_t op, const struct weft_shape *shape);
 const struct weft_shape *weft_build_shape_at (const weft_builder *b, uint32_t op);
 
-/* The newest op on a lane, or WEFT_NO_OP. */
+/* The op that was appended last on a lane, or WEFT_NO_OP. */
 uint32_t weft_build_last (const weft_builder *b, enum weft_lane lane);
 
-/* Computes lifetimes and lane order. The builder is empty afterwards. */
+/* Computes buffer lifetimes and the order of each lane, and returns the program. The builder is
+ * empty afterwards; the caller frees both. */
 weft_program *weft_builder_freeze (weft_builder *b);
 
-/* Adds dependencies (pairs: before, after) to a frozen program, for the memory planner; replaces
- * only its deps. */
+/* Adds dependencies (pairs of op numbers: before, after) to a frozen program. The memory planner
+ * uses them to order ops that share an address. The rest of the program does not change. */
 void weft_program_add_deps (weft_program *program, const uint32_t (*pairs)[2], uint32_t n_pairs);
 
-/* Fills pos, lane_ops, first and last from op, uses and buf. */
+/* Sets pos, lane_ops, and the first and last op of every buffer, from the ops and their
+ * operands. */
 void weft_program_index (weft_program *program);
 
 /* ---------------------------------------------------------------- happens-before */
 
-/* before[op * WEFT_N_LANE + lane]: number of ops of that lane that must have ended when op starts,
- * by dependencies and lane order. The caller frees with g_free(). */
+/* Returns an array. Its element op * WEFT_N_LANE + lane is the number of ops of `lane` that must
+ * have ended before `op` starts, by dependencies and lane order. The caller frees the array with
+ * g_free(). */
 uint32_t *weft_program_order (const weft_program *program);
 
 /* Whether op `first` must have ended when op `then` starts. */
@@ -263,8 +297,8 @@ weft_ordered (const weft_program *p, const uint32_t *before, uint32_t first, uin
 
 /* ------------------------------------------------------------------------ text */
 
-/* Prints the whole program; weft_program_parse() is the exact inverse. A row may go on in the next
- * line after a backslash. The caller frees the text. */
+/* Prints the whole program as text, from which weft_program_parse() reads an equal program. A
+ * backslash continues a row on the next line. The caller frees the text. */
 #define WEFT_PROGRAM_TEXT_VERSION 1
 char *weft_program_print (const weft_program *program);
 weft_program *weft_program_parse (const char *text, const char *name, GError **error);

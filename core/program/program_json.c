@@ -1,7 +1,7 @@
 #include "core/program/program_json.h"
 #include "core/base/json.h"
 
-/* Adds a member whose value `none` prints as null. */
+/* Adds a JSON member. The value `none` prints as null. */
 static void
 add_int_or_null (JsonBuilder *b, const char *member, uint32_t value, uint32_t none)
 {
@@ -11,7 +11,7 @@ add_int_or_null (JsonBuilder *b, const char *member, uint32_t value, uint32_t no
     weft_json_int (b, member, value);
 }
 
-/* Adds every word whose bit is set in `flags`. */
+/* Adds an array with the name of every bit that is set in `flags`. */
 static void
 add_flags (JsonBuilder *b, uint32_t flags, const char *const *words)
 {
@@ -22,7 +22,7 @@ add_flags (JsonBuilder *b, uint32_t flags, const char *const *words)
   json_builder_end_array (b);
 }
 
-/* Dimensions up to the last one the op has. */
+/* Adds the dtypes of a shape and its dimensions, up to the last dimension that is not 0. */
 static void
 add_shape (JsonBuilder *b, const struct weft_shape *shape)
 {
@@ -39,7 +39,8 @@ add_shape (JsonBuilder *b, const struct weft_shape *shape)
   json_builder_end_array (b);
 }
 
-/* JSON integers have 63 bits; only impossibly large shapes exceed them. */
+/* JSON integers have 63 bits. Only shapes too large for any machine exceed 62 bits; their bytes are
+ * cut off at 2^62. */
 static void
 add_cost (JsonBuilder *b, const weft_program *p, uint32_t op)
 {
@@ -167,7 +168,7 @@ weft_program_write_json (const weft_program *p, weft_text_sink sink, void *user)
 
 /* --------------------------------------------------------------------- Graphviz */
 
-/* Escapes quotes and backslashes for a DOT string. */
+/* Appends a string, with quotes and backslashes escaped for DOT. */
 static void
 dot_text (GString *text, const char *string)
 {

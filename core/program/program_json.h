@@ -1,16 +1,16 @@
-/* program_json.h - a program as JSON (schema weft.program/1) and for Graphviz. */
+/* program_json.h - a program as JSON (schema weft.program/1), and as a graph for Graphviz. */
 #pragma once
 #include "core/program/program.h"
 
-/* One object: role, n_roles, ops and buffers. Numbers of ops and buffers are those of the program;
- * a member that does not apply (axis, layer, micro, base, buffer of an absent operand, lifetime of
- * an unused buffer) is null.
+/* Writes one JSON object with role, n_roles, ops and buffers. Numbers of ops and buffers are their
+ * numbers in the program. A member is null if it does not apply: axis, layer, micro, base, buffer
+ * of an absent operand, lifetime of an unused buffer.
  *
- * The text is passed to `sink` row by row, because a JSON tree of a long program would take
+ * The text goes to `sink` row by row, because a JSON tree of a long program would take
  * gigabytes. */
 typedef void (*weft_text_sink) (const char *piece, void *user);
 void weft_program_write_json (const weft_program *program, weft_text_sink sink, void *user);
 
-/* A cluster per lane; black edges are dependencies, grey ones lane order. Input for `dot`. The
- * caller frees it. */
+/* Returns a graph as input for the command `dot`: a cluster of nodes per lane, dependencies as
+ * black edges, lane order as grey edges. The caller frees the text. */
 char *weft_program_dot (const weft_program *program);

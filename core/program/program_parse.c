@@ -5,7 +5,8 @@
 #include "core/base/suggest.h"
 #include <string.h>
 
-/* Limit of bytes, offsets and dimensions: sums of two of them and JSON integers cannot overflow. */
+/* Upper limit of bytes, offsets and dimensions in a program. The sum of two numbers below the limit
+ * does not overflow, and JSON can represent it. */
 #define HUGE_NUMBER (UINT64_C (1) << 60)
 
 enum row { ROW_NAME, ROW_SHAPE, ROW_BUF, ROW_PARAM, ROW_OP, N_ROW };
@@ -15,7 +16,7 @@ struct reader {
   unsigned line;
   GString *string; /* the newest quoted string, unescaped */
   gboolean ended;
-  uint32_t role, n_roles; /* n_roles 0: no header yet */
+  uint32_t role, n_roles; /* n_roles is 0 until the header has been read */
   uint32_t n[N_ROW];
   uint32_t lane_n[WEFT_N_LANE];
   GPtrArray *names;
@@ -28,7 +29,7 @@ complain (const struct reader *r, GError **error, const char *format, ...) G_GNU
 static gboolean
 wanted (const struct reader *r, GError **error, const char *format, ...) G_GNUC_PRINTF (3, 4);
 
-/* Sets "NAME:LINE: ...". Always returns FALSE. */
+/* Sets *error to "NAME:LINE: ...". Always returns FALSE. */
 static gboolean
 complain (const struct reader *r, GError **error, const char *format, ...)
 {
@@ -62,7 +63,8 @@ word_length (const char *at)
   return n;
 }
 
-/* Moves to the next word. A backslash at the end of a line continues the row on the next line. */
+/* Moves the cursor to the next word. A backslash at the end of a line continues the row on the next
+ * line. */
 static void
 skip_blanks (struct reader *r)
 {
@@ -82,7 +84,8 @@ at_end (struct reader *r)
   return ends_row (*r->at);
 }
 
-/* The word at the cursor for a message: shortened, without control characters. */
+/* Returns the word at the cursor for an error message, shortened and without control characters.
+ * The caller frees the word. */
 static char *
 quote_word (const char *at)
 {
@@ -180,7 +183,7 @@ read_word (struct reader *r, const char *what, const char *const *words, uint8_t
   skip_blanks (r);
   size_t n = word_length (r->at);
   for (uint8_t i = 0; words[i]; i++)
-    if (n && strncmp (r->at, words[i], n) == 0 && !words[i][n]) {
+    if (n && *words[i] == *r->at && strncmp (r->at, words[i], n) == 0 && !words[i][n]) {
       r->at += n;
       *out = i;
       return TRUE;
@@ -193,7 +196,7 @@ read_word (struct reader *r, const char *what, const char *const *words, uint8_t
   return wanted (r, error, "%s: %s", what, all);
 }
 
-/* One character of a quoted string, escaped or not. */
+/* Reads one character of a quoted string. A backslash escapes a quote or a backslash. */
 static gboolean
 read_character (struct reader *r, GError **error)
 {
@@ -342,7 +345,7 @@ read_shape_row (struct reader *r, GError **error)
   return TRUE;
 }
 
-/* A view must lie inside its base, which must not be a view. */
+/* Checks that a view lies inside its base, and that the base is not a view. */
 static gboolean
 check_view (struct reader *r, const struct weft_buf *view, GError **error)
 {
@@ -601,7 +604,8 @@ read_op_row (struct reader *r, GError **error)
   return read_edges (r, error);
 }
 
-/* Kinds of numbered rows, and how many of each a program can hold. */
+/* For each kind of numbered row: the largest number of rows in a program, and the function that
+ * reads a row. */
 static const struct {
   uint32_t limit;
   gboolean (*read) (struct reader *r, GError **error);
@@ -661,7 +665,7 @@ read_rows (struct reader *r, GError **error)
   }
 }
 
-/* Moves the arrays of the reader into a program. */
+/* Creates a program from the arrays of the reader. The program owns the arrays afterwards. */
 static weft_program *
 assemble (struct reader *r)
 {
@@ -713,8 +717,8 @@ weft_program_parse (const char *text, const char *name, GError **error)
                       .deps = deps,
                       .uses = uses };
 
-  /* Every row and edge takes at least two bytes of text, so no 32-bit count can overflow below this
-   * length. */
+  /* Every row and every edge takes at least two bytes of text. Texts up to this length therefore
+   * cannot overflow a 32-bit count. */
   if (strlen (text) > UINT32_MAX) {
     weft_bad_input (error, "%s: found more than 4 GiB of text, wanted less", name);
     return NULL;

@@ -22,8 +22,8 @@ weft_param_segment (const struct weft_param *param, uint64_t first, uint64_t n,
   return begin < end;
 }
 
-/* In the layout of Megatron-Core parameters lie in reverse registration order, so that this loop
- * goes up in memory. */
+/* In the layout of Megatron-Core parameters lie in reverse registration order. This loop therefore
+ * visits the parameters by rising address. */
 uint32_t
 weft_segments (const weft_program *p, uint64_t first, uint64_t n, struct weft_segment *out)
 {
@@ -37,7 +37,8 @@ weft_segments (const weft_program *p, uint64_t first, uint64_t n, struct weft_se
   return n_out;
 }
 
-/* The start of a bucket in the flat buffers, which is the start of its first tensor. */
+/* Index of the first element of a bucket in the flat buffers. A bucket begins with its first
+ * tensor. */
 static uint64_t
 bucket_start (const weft_program *p, uint32_t bucket)
 {
@@ -55,8 +56,9 @@ uses_of (const weft_program *p, uint32_t op)
   return &p->uses[p->op[op].uses];
 }
 
-/* Returns the buffer that an op other than adam computes from the master: fp8 weights, or the bf16
- * values from which they are quantised. WEFT_NO_BUF: adam itself writes the weights. */
+/* Returns the buffer that another op than adam computes from the master weights: fp8 weights, or
+ * the bf16 values from which fp8 weights are quantised. Returns WEFT_NO_BUF if adam itself writes
+ * the weights. */
 static uint32_t
 made_of (const weft_program *p, uint32_t master)
 {
@@ -67,7 +69,7 @@ made_of (const weft_program *p, uint32_t master)
   return WEFT_NO_BUF;
 }
 
-/* The copy of `host` to the device after `op`, or WEFT_NO_OP. */
+/* The op after `op` that copies host buffer `host` to the device, or WEFT_NO_OP. */
 static uint32_t
 copy_back (const weft_program *p, uint32_t op, uint32_t host)
 {
@@ -77,8 +79,8 @@ copy_back (const weft_program *p, uint32_t op, uint32_t host)
   return WEFT_NO_OP;
 }
 
-/* The device buffer that `host` was copied from before `op`, possibly through a cast; or `host`
- * itself. */
+/* Returns the device buffer from which an op before `op` copied host buffer `host`, possibly after
+ * a cast. Returns `host` if no op did. */
 static uint32_t
 origin_of (const weft_program *p, uint32_t op, uint32_t host)
 {
@@ -95,15 +97,15 @@ origin_of (const weft_program *p, uint32_t op, uint32_t host)
   return host;
 }
 
-/* Whether a buffer keeps its content between steps. */
+/* Whether the content of a buffer is kept from one training step to the next. */
 static gboolean
 is_kept (const weft_program *p, uint32_t buf)
 {
   return p->buf[weft_buf_owner (p, buf)].permanent;
 }
 
-/* The buffers of an adam op. For an update on the host, `weight` is the device buffer to which the
- * weights are copied back. */
+/* The buffers of an Adam op. If the host updates the weights, `weight` is the device buffer to
+ * which the updated weights are copied. */
 static struct weft_slice
 buffers_of (const weft_program *p, uint32_t op)
 {
@@ -128,8 +130,8 @@ buffers_of (const weft_program *p, uint32_t op)
   return slice;
 }
 
-/* The number of a rank's slice. Slices of expert weights are divided among the ranks that hold the
- * same experts. */
+/* Number of the optimizer slice that a rank owns. Slices of expert weights are divided among the
+ * ranks that hold the same experts, other slices among all data parallel ranks. */
 static uint32_t
 slot_of (const struct weft_mesh *mesh, const struct weft_buf *weight, uint32_t rank)
 {
@@ -160,7 +162,8 @@ compare_slices (gconstpointer a, gconstpointer b)
   return (x->first > y->first) - (x->first < y->first);
 }
 
-/* Adam ops are in the order of buckets; of each bucket the first part comes first. */
+/* Adam ops are in the order of buckets. The first Adam op of a bucket updates the start of the
+ * rank's slice (part 0). */
 struct weft_slice *
 weft_slices (const weft_program *p, const struct weft_mesh *mesh, uint32_t rank, uint32_t *n)
 {

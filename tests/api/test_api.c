@@ -76,7 +76,8 @@ G_DEFINE_AUTOPTR_CLEANUP_FUNC (weft_state_dict, weft_state_dict_close)
 typedef struct run run;
 G_DEFINE_AUTOPTR_CLEANUP_FUNC (run, run_close)
 
-/* Fills the batch with the tokens of a step: the same tokens for every strategy. */
+/* Fills the batch with the tokens of a step. The tokens depend on the step only, so every strategy
+ * reads the same tokens. */
 static void
 fill_batch (struct run *r, uint64_t step)
 {
@@ -429,7 +430,7 @@ broadcast_params_gives_everybody_the_weights_of_replica_0 (void **state)
   uint64_t before = hash_of (r, false), n = weft_state_dict_at (d, fc1)->elements;
 
   (void) state;
-  /* rank 2 is on the second stage, which does not hold layer 0 */
+  /* rank 2 is on the second pipeline stage, which does not hold layer 0 */
   assert_null (weft_state_dict_data (d, fc1, 2));
   assert_ptr_not_equal (mine, other);
   for (size_t i = 0; i < weft_state_dict_count (d); i++)
@@ -545,7 +546,7 @@ state_dict_for_save_checkpoint_has_the_same_names_in_full_precision (void **stat
   assert_null (weft_state_dict_data (full, 0, 0));
 }
 
-/* Copies of all tensors of a module; the caller frees them. */
+/* Returns copies of all tensors of a module. The caller frees them. */
 static weft_tensor *
 copy_out (struct run *r, weft_state_dict *d)
 {
@@ -668,7 +669,7 @@ what_is_predicted_is_the_plan_that_is_run (void **state)
   weft_job_close (cluster);
 }
 
-/* SimGrid has one engine per process, and only the thread that made it may run it. */
+/* SimGrid has one engine per process, and only the thread that made the engine may run it. */
 static gpointer
 predict_twice (gpointer job)
 {

@@ -27,8 +27,8 @@ run (const char *folder, const char *command)
 /* Flags of a job that needs no file of the source folder. */
 #define WORDS "--model gpt2-nano --num-layers 2 --seq-length 32"
 
-/* TRUE: built without a sanitizer. The runtime of a sanitizer must be loaded first, and a program
- * built without a sanitizer does not load it. */
+/* TRUE: weft was built without a sanitizer. A program can load a library built with a sanitizer
+ * only if the program itself was built with this sanitizer. */
 #define PLAIN (*WEFT_SANITIZE == '\0')
 
 static void

@@ -5,9 +5,9 @@
 #include <stdint.h>
 #include <sys/types.h>
 
-/* How a run ended. A run that reaches the time limit receives SIGINT, like Ctrl-C. ATTACK_SLOW: the
- * run then stopped within 30 s and had printed something. ATTACK_FAULT: a crash, a hang, no
- * message, or another violation. ATTACK_REFUSED: a documented exit status other than 0. */
+/* How a run ended. ATTACK_SLOW: the run reached the time limit, received SIGINT, stopped within 30
+ * s, and had printed something. ATTACK_FAULT: a crash, a hang, no message, or another violation.
+ * ATTACK_REFUSED: a documented exit status other than 0. */
 enum attack_end { ATTACK_DONE, ATTACK_REFUSED, ATTACK_SLOW, ATTACK_FAULT, ATTACK_N_END };
 
 struct attack_run {
@@ -33,7 +33,7 @@ char *attack_path (const char *dir, const char *name);
  * the process. */
 pid_t attack_start (const char *dir, char *const *argv);
 
-/* Runs weft for at most `seconds` of real time, and judges the end. */
+/* Runs weft for at most `seconds` of real time, and returns how the run ended. */
 struct attack_run attack_run (const char *dir, char *const *argv, double seconds);
 
 /* Like attack_run(), with arguments from a printf format, separated by single blanks. */

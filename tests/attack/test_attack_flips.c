@@ -77,9 +77,9 @@ victim_of (GArray *victims, gsize *byte)
   return &g_array_index (victims, struct victim, i);
 }
 
-/* Resumes from a checkpoint with one flipped bit, then restores the bit. Returns whether the run
- * was wrong: its numbers differ from `wanted`, it ended with a fault, or it was too slow. Adds 1 to
- * *refused if the run refused the checkpoint. */
+/* Flips one bit of the checkpoint, resumes a run from it, and restores the bit. Returns whether the
+ * run was wrong: its numbers differ from `wanted`, it ended with a fault, or it was too slow. Adds
+ * 1 to *refused if the run refused the checkpoint. */
 static gboolean
 flip (const char *dir, GArray *victims, gsize byte, int bit, const char *wanted, uint32_t *refused)
 {

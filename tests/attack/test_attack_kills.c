@@ -55,8 +55,8 @@ run_words (const char *dir, const char *steps)
                       NULL);
 }
 
-/* Starts the run and kills it after some microseconds. TRUE: the signal ended the run; FALSE:
- * the run had ended before the signal. */
+/* Starts the run and kills it after `microseconds`. TRUE: the signal ended the run; FALSE: the run
+ * had ended before the signal. */
 static gboolean
 kill_after (const char *dir, gulong microseconds)
 {

@@ -65,8 +65,8 @@ struct attacker {
   gint over;        /* the main thread sets `over` to end the thread; atomic */
 };
 
-/* Appends a greeting like that of a process of the job, with a random nonce. Some greetings have
- * another kind of frame or a wrong length, and some are truncated. */
+/* Appends a greeting like that of a process of the job, with a random nonce. Some greetings are
+ * malformed: another kind of frame, a wrong length, or truncated. */
 static void
 add_greeting (GByteArray *bytes, GRand *rand)
 {
@@ -156,7 +156,8 @@ start_members (struct member *m, GThread **thread, uint16_t port)
   }
 }
 
-/* Runs one job under attack. Returns the number of connections of strangers. */
+/* Runs one job while strangers connect to its port. Returns how many connections the strangers
+ * made. */
 static uint32_t
 run_job (uint32_t seed)
 {

@@ -10,7 +10,7 @@
 #define SEARCHES 15
 #define MOST_SECONDS 120
 
-/* Appends a flag that pins a knob to a value. `pins` frees the text. */
+/* Appends a flag that fixes ("pins") a knob to a value. The array `pins` frees the text. */
 static void
 add_pin (GPtrArray *pins, const struct weft_field *field, const char *value)
 {
@@ -18,8 +18,8 @@ add_pin (GPtrArray *pins, const struct weft_field *field, const char *value)
   g_ptr_array_add (pins, g_strdup_printf ("--%s=%s", dashed, value));
 }
 
-/* Adds pins of a numeric knob: the lower end of its range and the next number, the upper end,
- * and 2, 3, 4, 8 and 16. */
+/* Adds flags that fix a numeric knob: to the lower end of its range and the next number, to the
+ * upper end, and to 2, 3, 4, 8 and 16. */
 static void
 add_numbers (GPtrArray *pins, const struct weft_field *field)
 {
@@ -51,8 +51,8 @@ add_pins (GPtrArray *pins, const struct weft_field *field)
       add_pin (pins, field, *word);
 }
 
-/* Returns all pins in random order, so that the first n pins are a sample. The caller unrefs the
- * array. */
+/* Returns the flags that fix one knob each ("pins") in random order, so that the first n pins are a
+ * sample. The caller unrefs the array. */
 static GPtrArray *
 all_pins (GRand *rand)
 {

@@ -188,7 +188,8 @@ an_algorithm_that_wants_more_scratch_than_there_is_is_not_taken (void **state)
   playing_cublaslt.wants = 1 << 20;
   prepare (&h, &k);
   memset (h.scratch, 0x55, 1 << 20);
-  /* less scratch than the algorithm wants (1 MiB): memory behind it must not change */
+  /* gives the call less scratch than the algorithm wants (1 MiB); the memory behind the scratch
+   * must not change */
   h.bytes = 1 << 12;
   call (&h, &k);
   assert_null (h.error);
@@ -198,9 +199,9 @@ an_algorithm_that_wants_more_scratch_than_there_is_is_not_taken (void **state)
   free_product (&k);
 }
 
-/* What cuBLASLt cannot fuse into a matmul runs as a separate kernel. The double fuses no bias
- * into an output of width n = 1, and for n = 20 no GELU that also stores its input. `dear`: the
- * fused GELU is slower than a separate kernel. `questions`: how often blas.c asks for
+/* An epilogue that cuBLASLt cannot fuse into a matmul runs as a separate kernel. The double refuses
+ * to fuse a bias into an output of width n = 1, and for n = 20 a GELU that also stores its input.
+ * `dear`: the fused GELU is slower than a separate kernel. `questions`: how often blas.c asks for
  * algorithms. */
 static void
 what_the_library_does_not_add_follows (void **state)

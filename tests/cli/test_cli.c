@@ -145,6 +145,11 @@ enter_examples (void)
 
   assert_int_equal (g_chdir (folder), 0);
   assert_int_equal (symlink (WEFT_SOURCE_DIR "/README.md", "README.md"), 0);
+  assert_true (g_file_set_contents ("train.sh",
+                                    "torchrun pretrain_gpt.py --num-layers 2 --hidden-size 64 "
+                                    "--num-attention-heads 8 --seq-length 128 --micro-batch-size 1 "
+                                    "--max-position-embeddings 128",
+                                    -1, NULL));
   for (unsigned i = 0; i < G_N_ELEMENTS (files); i++) {
     g_autofree char *words = g_strdup_printf ("sim " NANO "--timeline %s", files[i]);
     accepted (words, "step time");
@@ -245,6 +250,11 @@ bad_input_ends_with_2_and_names_what_was_found (void **state)
     { "sim " NANO "--no-micro-batch-size", "unknown flag --no-micro-batch-size" },
     { "topologies --markdown", "unknown flag --markdown" },
     { "models a b", "expected at most one name" },
+    { "export " NANO, "export needs --for SOFTWARE" },
+    { "export " NANO "--for megatron-lmm", "did you mean megatron-lm?" },
+    { "export " NANO "--for excel", "unknown software \"excel\"; known are megatron-lm" },
+    { "import --from megatron-lm", "import needs FILE and --from SOFTWARE" },
+    { "import none.sh --from megatron-lm --topology dgx-h100", "none.sh: No such file" },
   };
 
   (void) state;
@@ -325,8 +335,8 @@ a_dash_is_a_job_on_standard_input (void **state)
   weft_test_answer_free (&bad);
 }
 
-/* Completes word `at` of a command line with the completion for bash. The caller frees the
- * answer. */
+/* Completes word `at` of a command line as bash does with weft's completion. The caller frees the
+ * completed words. */
 static struct answer
 complete (const char *words, int at)
 {
@@ -421,8 +431,8 @@ a_search_does_not_speak_of_no_microbatches (void **state)
 
 /* ----------------------------------------------------------------------- answers */
 
-/* Papers count different pairs of query and key in MFU. With sequences of 128 tokens, a query has
- * 128 pairs (full) or 64.5 pairs on average (causal). */
+/* The convention for MFU decides which pairs of query and key count. With sequences of 128 tokens,
+ * a query has 128 pairs (full) or 64.5 pairs on average (causal). */
 static void
 mfu_counts_attention_by_the_convention_asked_for (void **state)
 {
@@ -674,8 +684,9 @@ colour_is_for_terminals_and_no_color_forbids_it (void **state)
   weft_test_answer_free (&piped);
 }
 
-/* Quoted words contain bytes that are not UTF-8, an escape sequence of terminals, and U+009B,
- * which begins an escape sequence too. A message must not contain them. */
+/* Error messages quote words of the command line. Here these words contain bytes that are not
+ * UTF-8, an escape sequence of terminals, and U+009B, which begins an escape sequence too. A
+ * message must contain none of these characters. */
 static void
 words_are_quoted_without_control_characters (void **state)
 {

@@ -23,8 +23,8 @@ json_of (const char *words)
   return root;
 }
 
-/* The band of a quantity ("time" or "memory") in the member "accuracy"; NULL: the quantity has no
- * band. */
+/* Returns the band of a quantity ("time" or "memory") from the member "accuracy" of the JSON
+ * answer; NULL: the quantity has no band. */
 static JsonObject *
 band_of (JsonObject *object, const char *quantity)
 {
@@ -94,8 +94,8 @@ explain_has_both_bands (void **state)
   assert_non_null (band_of (object, "memory"));
 }
 
-/* No published run used the stack weft or the topology cpu, so the text must contain a warning. The
- * text must also explain what a band is. */
+/* No published run used the stack weft or the topology cpu, so weft must print a warning with its
+ * prediction. The text must also explain what a band is. */
 static void
 text_says_what_was_never_measured (void **state)
 {

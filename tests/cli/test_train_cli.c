@@ -68,8 +68,8 @@ real (const GPtrArray *lines, unsigned i, const char *member)
   return json_object_get_double_member (line_at (lines, i), member);
 }
 
-/* The lines of two runs have the same loss and gradient norm for n steps. --json prints every
- * digit, so equal numbers have equal bits. */
+/* Asserts that n training steps of two runs have the same loss and gradient norm. --json prints
+ * every digit, so equal numbers have equal bits. */
 static void
 assert_same_steps (const GPtrArray *a, unsigned first, const GPtrArray *b, unsigned n)
 {
@@ -163,8 +163,8 @@ another_seed_gives_other_numbers_and_the_same_one_the_same (void **state)
   assert_true (real (one, 0, "loss") != real (other, 0, "loss"));
 }
 
-/* Without shuffling, the first batch consists of the first tokens of the file. Later tokens of the
- * file do not matter. */
+/* Without shuffling, the first batches consist of the first tokens of the file. So a file that is
+ * cut behind these tokens gives the same losses. */
 static void
 unshuffled_data_is_read_from_its_beginning (void **state)
 {
@@ -329,7 +329,7 @@ weights_are_exported_though_no_checkpoint_could_be_written (void **state)
   g_autofree char *latest = g_build_filename (dir, "latest", NULL);
   g_autofree char *weights = g_build_filename (dir, "weights.safetensors", NULL);
 
-  /* a folder with the name of a file that `weft train` writes */
+  /* a folder that has the name of a file which `weft train` writes */
   assert_int_equal (g_mkdir (latest, 0777), 0);
   struct answer a = weft_test_answer (words);
   assert_int_equal (a.status, 1);

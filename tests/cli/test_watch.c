@@ -67,7 +67,7 @@ a_file_gets_a_line_every_ten_seconds (void **state)
   assert_non_null (strstr (second, "best so far 2 s"));
 }
 
-/* The remaining time that is printed is the remaining time of the current phase. */
+/* `weft plan` prints the remaining time of its current phase, and not of the whole search. */
 static void
 a_new_phase_starts_its_own_clock (void **state)
 {

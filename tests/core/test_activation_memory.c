@@ -18,8 +18,8 @@
 #define SELECTIVE "recompute_granularity=selective "
 #define FULL "recompute_granularity=full recompute_method=uniform recompute_num_layers=1 "
 
-/* Activation bytes of a layer in units of X = s b h bytes, as in table 2 of the paper (s: sequence
- * length, b: microbatch size, h: hidden size). AS_H is a s / h for a heads. */
+/* Activation bytes of a layer in units of X = s b h bytes, as in table 2 of arXiv 2205.05198 (s:
+ * sequence length, b: microbatch size, h: hidden size). AS_H is a s / h for a heads. */
 #define AS_H 8.0
 static const struct {
   const char *words;
@@ -58,8 +58,9 @@ static const struct {
   { "norm_placement=sandwich " SEQUENCE, (32 + 0.5 + 4) / 4 },
   { "norm_placement=sandwich " SELECTIVE "recompute_modules=mlp,layernorm",
     32 + 0.5 + 4 - 4 - 16 },
-  /* Parallel residual: attention and MLP read the same residual stream, so there is no second one
-   * to keep. With one norm, both also read the same norm output. */
+  /* Parallel residual: attention and MLP read the same residual stream, so a layer keeps one
+   * residual stream instead of two. With one norm, attention and MLP also read the same norm
+   * output. */
   { "residual=parallel ", 32 + 0.5 - 2 },
   { "residual=parallel " SELECTIVE "recompute_modules=mlp,layernorm", 32 + 0.5 - 2 - 4 - 16 },
   { "residual=parallel_one_norm ", 32 + 0.5 - 2 - 2 },
@@ -185,10 +186,10 @@ the_papers_shares_of_memory_come_out (void **state)
                      0.65) < 0.005);
 }
 
-/* The peak of activations on the first stage against the estimate of Megatron-LM (equation 5 of
- * the paper with the factor of the interleaved schedule, plus the activations of the embedding).
- * The peak may be up to 6 % larger, because it contains temporary gradients and attention
- * scores. */
+/* The peak of activations on the first stage must be that of Megatron-LM's estimate (arXiv
+ * 2205.05198, equation 5 with the factor of the interleaved schedule, plus the activations of the
+ * embedding). The peak may be up to 6 % larger, because it contains temporary gradients and
+ * attention scores. */
 static void
 the_first_stage_holds_what_megatron_estimates (void **state)
 {
@@ -206,8 +207,8 @@ the_first_stage_holds_what_megatron_estimates (void **state)
 }
 
 /* GPT-3 and MT-NLG with an interleaved schedule and sequence parallelism: the arena must be less
- * than 2 % larger than the live buffers. Buffers of transfers are live for longer than those of
- * kernels, which could fragment the arena. */
+ * than 2 % larger than the largest sum of live buffers. Transfer buffers are live for longer than
+ * kernel buffers, which could fragment the arena. */
 static void
 virtual_stages_and_split_sequences_waste_no_memory (void **state)
 {

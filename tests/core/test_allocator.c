@@ -7,7 +7,8 @@
 #include "tests/runner/runner.h"
 #include <math.h>
 
-/* llama-nano with a large vocabulary, so that logits and embedding are the largest tensors. */
+/* The job of these tests: llama-nano with a large vocabulary, so that logits and embedding are the
+ * largest tensors. */
 #define JOB                                                                                        \
   "model=llama-nano num_layers=2 vocab_size=32768 topology=dgx-h100 precision=bf16 "               \
   "global_batch_size=8 live_memory=1 allocator_block=1 "
@@ -45,13 +46,14 @@ cached_blocks_fill_no_more_than_the_gpu (void **state)
   assert_true (a.peak > a.permanent);
   assert_true (weft_allocator_reserved (&plan->job, &a, libraries) ==
                a.peak + (a.peak - a.permanent) / 2);
+  a.shared = left - 1 - a.permanent;
   a.peak = left - 1;
   assert_true (weft_allocator_reserved (&plan->job, &a, libraries) == left);
   a.peak = left + 1;
   assert_true (weft_allocator_reserved (&plan->job, &a, libraries) == left + 1);
 }
 
-/* Elements of the weight matrices of all layers, counting each shape once. */
+/* Returns the number of elements of the weight matrices of all layers, counting each shape once. */
 static double
 distinct_elements (const weft_program *p)
 {
@@ -148,9 +150,83 @@ converted_weights_are_in_use_for_one_op (void **state)
   assert_true (run (words, "permanent_fp8_weights=0").peak < run (words, "").peak);
 }
 
-/* Software with a caching allocator instead of an arena. Plans and drafts of a search must report
- * the memory that the allocator takes. Ops never wait for memory, even if the arena would exceed
- * the GPU. */
+/* Returns the bytes that the allocator reserves on a GPU without other memory in use. */
+static double
+reserved (const char *words, const char *more)
+{
+  g_autoptr (weft_plan) plan = weft_test_plan ("%s%s", words, more);
+  struct weft_allocated a = weft_allocator_run (&plan->job, plan->role[0]);
+
+  return weft_allocator_reserved (&plan->job, &a, 0);
+}
+
+/* Returns the number of elements that one rank of the job updates. */
+static double
+updated_elements (const char *words)
+{
+  g_autoptr (weft_plan) plan = weft_test_plan ("%s%s", JOB, words);
+  const weft_program *p = plan->role[0];
+  double sum = 0;
+
+  for (uint32_t op = 0; op < p->n_op; op++)
+    if (p->op[op].kind == WEFT_OP_ADAM)
+      sum += (double) weft_op_shape (p, op)->dim[0];
+  return sum;
+}
+
+/* With flat_update the live bytes of a ZeRO-1 update stay the same, but the allocator reserves a
+ * block for each flat tensor, beside the blocks of the layers. */
+static void
+flat_tensors_of_the_update_have_their_own_blocks (void **state)
+{
+  const char *words = "gpus=2 use_distributed_optimizer=true permanent_fp32_gradients=0 "
+                      "update_bytes=8 ";
+  g_autofree char *flat = g_strconcat (words, "flat_update=1 ", NULL);
+  g_autofree char *copied = g_strconcat (flat, "flat_gradient_bytes=2", NULL);
+  struct weft_allocated a = run (JOB, words), b = run (JOB, flat);
+  double shard = updated_elements (words);
+
+  (void) state;
+  assert_true (shard > 0 && a.flat == 0);
+  assert_true (b.peak == a.peak && b.permanent == a.permanent);
+  assert_true (fabs (b.flat - (4 + 8) * shard) < 1e-3 * b.flat);
+  assert_true (reserved (JOB, words) == a.peak);
+  assert_true (reserved (JOB, flat) == b.permanent + b.shared + b.flat);
+  assert_true (reserved (JOB, flat) > a.peak);
+  assert_true (fabs (run (JOB, copied).flat - (2 + 4 + 8) * shard) < 1e-3 * b.flat);
+}
+
+static void
+buckets_copy_gradients_for_their_reduction (void **state)
+{
+  const char *wide = "gpus=2 grad_reduce_in_fp32=true keeps_narrow_gradients=1 flat_update=1 ";
+  g_autofree char *tensor = g_strconcat (wide, "reduction_copy_elements=1000", NULL);
+  g_autoptr (weft_plan) plan = weft_test_plan (JOB "gpus=1");
+  double all = updated_elements ("gpus=1");
+
+  (void) state;
+  assert_true (run (JOB, "gpus=1 flat_update=1").flat == 0);
+  assert_true (run (JOB, "gpus=1 flat_update=1 reduction_copy_elements=1000").flat == 2000);
+  assert_true (run (JOB, "gpus=1 flat_update=1 reduction_copy_elements=1e12").flat == 2 * all);
+  /* The embedding is the largest tensor. */
+  assert_true (run (JOB, tensor).flat == 4 * 32768.0 * (double) plan->job.model.hidden_size);
+}
+
+static void
+shards_exist_in_two_precisions (void **state)
+{
+  const char *words = "gpus=2 distributed_config=fsdp2 flat_update=1 update_bytes=8";
+  g_autofree char *copied = g_strconcat (words, " shard_copy_bytes=4", NULL);
+
+  (void) state;
+  assert_true (run (JOB, copied).permanent - run (JOB, words).permanent ==
+               4 * updated_elements (words));
+  assert_true (run (JOB, words).flat == 0);
+}
+
+/* A stack whose software has a caching allocator instead of an arena. Plans and drafts of a search
+ * must report the memory that the allocator takes. Ops never wait for memory, even if the arena
+ * would exceed the GPU. */
 static void
 a_plan_counts_blocks_instead_of_an_arena (void **state)
 {
@@ -187,5 +263,8 @@ static const struct CMUnitTest tests[] = {
   cmocka_unit_test (the_loss_copies_logits_unless_it_is_fused),
   cmocka_unit_test (gradients_in_two_precisions),
   cmocka_unit_test (converted_weights_are_in_use_for_one_op),
+  cmocka_unit_test (flat_tensors_of_the_update_have_their_own_blocks),
+  cmocka_unit_test (buckets_copy_gradients_for_their_reduction),
+  cmocka_unit_test (shards_exist_in_two_precisions),
 };
 WEFT_TESTS (tests)

@@ -1,5 +1,6 @@
-/* Each check of check.h on programs of a few ops: the smallest program that violates the check,
- * with the whole message, and the smallest change after which the check passes. */
+/* Tests each check of check.h with programs of a few ops: first the smallest program that violates
+ * the check, with the whole error message, then the smallest change after which the check
+ * passes. */
 #include "core/plan/check.h"
 #include "tests/runner/runner.h"
 #include <string.h>
@@ -74,8 +75,8 @@ a_read_needs_a_write_before_it (void **state)
       { ONE "op 0 gpu gelu F L7 c0 \"a\" s0 uses rw0\n" END,
         "role 0: op 0 (L7 a) reads buffer 0 (x) before any op wrote it" },
       { ONE "op 0 gpu zero F c0 \"a\" s0 uses w0\nop 1 gpu gelu F c0 \"b\" s0 uses r0 w1\n" END },
-      /* Reading a permanent buffer is correct, because it was written before the step. An
-       * operand that is absent ("r-") is no read. */
+      /* An op may read a permanent buffer, which was written before the step. An absent operand
+       * ("r-") reads nothing. */
       { ONE "op 0 gpu gelu F c0 \"a\" s0 uses r2 w0 r-\n" END });
 }
 
@@ -153,8 +154,8 @@ ops_of_one_group_run_at_once (void **state)
       { ONE "op 0 gpu zero F c0 \"a\" s0 uses w0\n"
             "op 1 pp send F c0 \"b\" s0 over pp peer +1 uses r0 after 0\n"
             "op 2 pp recv F c0 \"c\" s0 over pp peer +1 uses w0\n" END },
-      /* The next launch of the lane waits for the whole group. An op that waits for one member of a
-       * group also waits for the whole group. */
+      /* The next launch of the lane waits for all ops of a launch group. An op that waits for one
+       * op of a group also waits for the whole group. */
       { ONE "op 0 gpu zero F c0 \"a\" s0 uses w0\n"
             "op 1 pp send F c0 \"b\" s0 over pp peer +1 uses r0 after 0\n"
             "op 2 pp recv F c0 \"c\" s0 over pp peer +1 grouped uses w1\n"
@@ -308,7 +309,7 @@ two_that_send_first_wait_for_ever_unless_grouped (void **state)
                "op 0 " RECV ("d", "s0", "-1") "\nop 1 " SEND ("c", "s0", "-1") "\n", NULL);
 }
 
-/* Each lane is in order, but the lanes wait for each other: a deadlock. */
+/* Each of two lanes waits for an op that the other lane runs later: a deadlock. */
 static void
 crossed_orders_of_two_lanes_wait_for_ever (void **state)
 {
@@ -340,8 +341,9 @@ what_a_role_talks_to_must_be_there (void **state)
                "role 1 issues all_reduce a (op 0)" NOBODY "peer +0, group world, lane dp");
 }
 
-/* y takes the address of x, and two lanes write one half of y each. The write on the first lane
- * comes after the last use of x; nothing orders the write on the second lane after it. */
+/* Buffers x and y share an address, and two lanes write one half of y each. The write on the first
+ * lane is ordered after the last use of x. The write on the second lane is not, which must be
+ * reported. */
 static void
 every_lane_waits_for_bytes_that_change_hands (void **state)
 {

@@ -172,7 +172,7 @@ the_driver_leaves_less_than_the_chips_hold (void **state)
   }
 }
 
-/* A port whose messages pass through the CPU of the host, as those of Omni-Path do, reaches less. */
+/* A port whose messages pass through the CPU of the host reaches less: Omni-Path. */
 static void
 rings_keep_three_quarters_of_nvlink_and_nine_tenths_of_a_port (void **state)
 {
@@ -616,8 +616,9 @@ a_base_that_is_unknown_or_builds_on_its_file_is_refused (void **state)
   remove_stacks (folder, text, G_N_ELEMENTS (text));
 }
 
-/* A chain of stack files, each the base of the one before. A release states only what differs
- * from its base: here the wrappers that it has, and whether a step waits for the host. */
+/* A chain of stack files, each of which is the base of the next. The file of a release states only
+ * what differs from its base: here the data-parallel wrappers that it has, and whether a step waits
+ * for the host. */
 static void
 releases_state_only_what_differs (void **state)
 {

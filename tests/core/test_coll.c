@@ -1,4 +1,4 @@
-/* Collectives: the moves of a ring executed on numbers, the closed formula of its time, the
+/* Collectives: the moves of a ring executed on numbers, the closed formula of the ring's time, the
  * placement of a group on the cluster, and the choice of the fastest algorithm. */
 #include "tests/made/made.h"
 #include "tests/runner/runner.h"
@@ -73,7 +73,8 @@ a_reduce_scatter_leaves_sum_r_with_rank_r (void **state)
   }
 }
 
-/* Before an all-gather: a rank has its own piece; its other pieces are undefined (-1). */
+/* Value of a piece before an all-gather: a rank has its own piece; its other pieces are undefined
+ * (-1). */
 static double
 own_or_rubbish (uint32_t rank, uint32_t piece)
 {
@@ -91,7 +92,8 @@ an_all_gather_brings_piece_r_from_rank_r (void **state)
   }
 }
 
-/* Before a broadcast: member 0 has the data; all others are undefined (-1). */
+/* Value of a piece before a broadcast: member 0 has the data; all other members are undefined
+ * (-1). */
 static double
 root_or_rubbish (uint32_t rank, uint32_t piece)
 {
@@ -189,9 +191,9 @@ a_uniform_group_is_k_nodes_of_g_ranks (void **state)
   }
 }
 
-/* On several nodes, every rank has one flow to the next rank of its node, and one flow to the
- * rank with the same local index on the next node. Both flows together carry the bytes of one
- * ring over all ranks. */
+/* A ring over several nodes: every rank has one flow to the next rank of its node, and one flow to
+ * the rank with the same local index on the next node. Both flows together carry the bytes of one
+ * plain ring over all ranks. */
 static void
 the_two_levels_add_up_to_the_ring (void **state)
 {
@@ -222,8 +224,8 @@ the_two_levels_add_up_to_the_ring (void **state)
   assert_int_equal (weft_coll_steps (&t), 62);
 }
 
-/* Six ranks on nodes of four GPUs: four ranks on the first node, two on the second. Such a group
- * runs one ring, in which every rank sends all its bytes to the next rank. */
+/* A group of six ranks on nodes of four GPUs: four ranks on the first node, two on the second. The
+ * group runs one plain ring, in which every rank sends all its bytes to the next rank. */
 static void
 unequal_nodes_run_one_plain_ring (void **state)
 {
@@ -248,8 +250,8 @@ unequal_nodes_run_one_plain_ring (void **state)
   weft_coll_shape_release (&shape);
 }
 
-/* Two ranks on the first node and four on the second. 2 divides 6, but the group is not uniform:
- * its nodes have different numbers of ranks. */
+/* A group with two ranks on the first node and four on the second. Although 2 divides 6, the group
+ * is not uniform, because its nodes have different numbers of ranks. */
 static void
 a_divisor_does_not_make_a_group_uniform (void **state)
 {

@@ -513,8 +513,8 @@ an_op_that_ran_on_one_side_only_is_counted_there (void **state)
   step_free (&b);
 }
 
-/* Timeline B contains only ranks 0 to 2, as if it had been measured by one process of the job.
- * Only the ops of these ranks are compared. */
+/* Timeline B contains only ranks 0 to 2, as if one process of the job had measured it. weft compare
+ * joins only the ops of these ranks. */
 static void
 only_ranks_that_both_watched_are_joined (void **state)
 {
@@ -523,7 +523,8 @@ only_ranks_that_both_watched_are_joined (void **state)
   uint32_t all = b.timeline->n;
 
   (void) state;
-  b.timeline->n = 3; /* ranks 0 to 2 are all ranks of stage 0 and half of those of stage 1 */
+  /* Ranks 0 to 2 are both ranks of stage 0 and one of the two ranks of stage 1. */
+  b.timeline->n = 3;
   g_autoptr (weft_compare) c = compare (&a, &b);
   assert_int_equal (c->n_ranks[WEFT_COMPARE_A], 3);
   assert_int_equal (c->n_joined, 2 * n_op (&b, 0) + n_op (&b, 2));
@@ -581,8 +582,8 @@ a_wait_is_what_passes_after_lane_and_dependencies_are_free (void **state)
   step_free (&a);
 }
 
-/* Every stage but the first begins with a receive. The receive waits while earlier stages
- * compute; this time must count as its wait, not as its duration. */
+/* Every stage except the first begins with a receive. While earlier stages compute, the receive
+ * waits; the comparison must count this time as wait and not as duration of the receive. */
 static void
 a_receive_waits_for_its_sender (void **state)
 {

@@ -179,8 +179,8 @@ the_nearest_number_of_ranks_speaks (void **state)
   assert_near (price (table, WEFT_OP_ADD, 20, 4), 14.0);
 }
 
-/* The number of ranks is matched before the shape: for 4 ranks, the row for 4 ranks counts,
- * although the row for 2 ranks has the nearer shape. */
+/* A collective of 4 ranks is priced by the row for 4 ranks, although the row for 2 ranks has the
+ * nearer shape: the number of ranks is matched before the shape. */
 static void
 ranks_come_before_shape (void **state)
 {

@@ -37,7 +37,7 @@ shuffle (GRand *rand, double *term)
   }
 }
 
-/* Adds n terms to `sum`, in calls with random numbers of terms. */
+/* Adds n terms to the exact sum `sum`, in several calls with random numbers of terms. */
 static void
 add_in_pieces (GRand *rand, int64_t *sum, const double *term, uint64_t n)
 {
@@ -73,8 +73,8 @@ every_order_of_the_same_terms_gives_the_same_words (void **state)
   g_rand_free (rand);
 }
 
-/* A simple reference for exact sums: one counter per power of two; counter i counts 2^(i -
- * NAIVE_LOW). */
+/* A simple reference for exact sums: one counter per power of two. Counter i counts how often 2^(i
+ * - NAIVE_LOW) was added. */
 #define NAIVE_LOW 400
 #define NAIVE_BITS 800
 

@@ -168,8 +168,8 @@ the_step_is_the_sum_of_its_parts (void **state)
   each_role_of_each_job (check_step);
 }
 
-/* Every tensor of the model is on one stage. Exception: a tied embedding is on the first stage
- * and the last. */
+/* Every tensor of the model belongs to one pipeline stage, except a tied embedding, which belongs
+ * to the first and the last stage. */
 static void
 stages_hold_the_parameters_of_the_model (void **state)
 {

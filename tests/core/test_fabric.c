@@ -45,8 +45,8 @@ latency (const struct weft_fabric *f, uint32_t from, uint32_t to)
   return route.latency;
 }
 
-/* A fabric with every level: two pods of two units; two nodes per unit; four GPUs, two NICs and
- * two PCIe switches per node. Leaves and spines are oversubscribed. */
+/* A cluster with every level of a rail fabric: two pods of two units; two nodes per unit; four
+ * GPUs, two NICs and two PCIe switches per node. Leaf and spine switches are oversubscribed. */
 static struct weft_cluster
 deep_cluster (void)
 {
@@ -107,8 +107,8 @@ owners_are_spread_evenly (void **state)
       assert_int_equal (served[link], c.n_gpus / (f.first[kind + 1] - f.first[kind]));
 }
 
-/* GPU 23 is the last GPU of node 5. Node 5 is in the third unit, which is in pod 1. The GPU uses
- * the second PCIe switch and the second NIC of its node. */
+/* Where GPU 23 is: it is the last GPU of node 5, which is in the third unit, in pod 1. It uses the
+ * second PCIe switch and the second NIC of its node. */
 static void
 a_gpu_belongs_to_its_switch_nic_leaf_and_pod (void **state)
 {
@@ -178,8 +178,9 @@ ranks_of_one_machine_share_its_memory (void **state)
                 { WEFT_LINK_PORT_DOWN, 7 });
 }
 
-/* From GPU 1 of node 0 to GPU 0 of node 1: both nodes are in one unit, and both GPUs use the
- * first NIC of their node (the same rail), so the route crosses only the leaf of this rail. */
+/* The route from GPU 1 of node 0 to GPU 0 of node 1. Both nodes are in one unit, and both GPUs use
+ * the first NIC of their node (the same rail). So the route crosses only the leaf switch of this
+ * rail. */
 static void
 one_rail_of_a_unit_stays_under_its_leaf (void **state)
 {
@@ -233,8 +234,8 @@ another_pod_is_across_the_core (void **state)
                 { WEFT_LINK_PCIE_DOWN, 16 });
 }
 
-/* A switch without oversubscription cannot be a bottleneck. The fabric has no link for it, and
- * routes leave it out. */
+/* A leaf or spine switch without oversubscription cannot be a bottleneck. So the fabric has no link
+ * for such a switch, and routes contain none. */
 static void
 wide_switches_are_no_links (void **state)
 {
@@ -343,8 +344,8 @@ a_symmetric_job_has_one_actor_a_stage (void **state)
   assert_int_equal (n_actors (&c, weft_mesh_make (1, 1, 4, 8)), 8);
 }
 
-/* Stages of 2 ranks on nodes of 4 GPUs: stage 0 sends within its node, stage 1 to the next node.
- * The ranks of each stage still fold to one actor. */
+/* Stages of 2 ranks on nodes of 4 GPUs. Stage 0 sends to the next stage within its node, stage 1 to
+ * another node. The ranks of each stage still fold to one actor. */
 static void
 stages_that_share_a_node_still_fold (void **state)
 {
@@ -366,9 +367,9 @@ a_stage_that_ends_inside_a_node_does_not_fold (void **state)
   assert_int_equal (n_actors (&c, weft_mesh_make (1, 1, 6, 2)), 12);
 }
 
-/* Nodes of one GPU, four nodes per unit. Without oversubscribed leaves, each stage folds to one
- * actor. With oversubscribed leaves, stages of 4 ranks, which fill a unit, still fold. Stages of
- * 6 ranks do not: ranks 0 and 1 send from unit 0 to unit 1, ranks 2 and 3 from unit 0 to unit 2,
+/* Nodes of one GPU, four nodes per unit. If leaf switches are not oversubscribed, each stage folds
+ * to one actor. If they are, stages of 4 ranks, which fill a unit, still fold, but stages of 6
+ * ranks do not: ranks 0 and 1 send from unit 0 to unit 1, ranks 2 and 3 from unit 0 to unit 2,
  * ranks 4 and 5 from unit 1 to unit 2, and the ring crosses units at two places. */
 static void
 a_narrow_leaf_partly_covered_breaks_the_symmetry (void **state)
@@ -383,9 +384,9 @@ a_narrow_leaf_partly_covered_breaks_the_symmetry (void **state)
   assert_int_equal (n_actors (&c, weft_mesh_make (1, 1, 6, 2)), 12);
 }
 
-/* A ring has the latency of its longest hop for all members, so it does not prevent folding. A
- * transfer between stages has its own latency: in stages of three ranks, rank 0 sends within
- * unit 0 but rank 1 over the spine, so these two ranks do not fold. */
+/* A ring has the latency of its longest hop for all members, so different latencies do not prevent
+ * folding. Transfers between stages have a latency each: in stages of three ranks, rank 0 sends
+ * within unit 0 but rank 1 over the spine, so these two ranks do not fold. */
 static void
 latency_breaks_the_symmetry_of_transfers_but_not_of_rings (void **state)
 {
@@ -416,8 +417,8 @@ unfolded_keeps_every_rank (void **state)
   }
 }
 
-/* The peers of an actor are the actors of the next and the previous stage; the last stage has no
- * next peer, and the first no previous one. */
+/* The peers of an actor are the actors of the next and of the previous stage. The last stage has no
+ * next peer, and the first stage has no previous peer. */
 static void
 peers_are_the_neighbour_stages (void **state)
 {
@@ -452,8 +453,8 @@ only_the_ends_are_in_embedding_groups (void **state)
 
 /* ------------------------------------------------------------------- loads */
 
-/* Bytes that an actor of stage `role` sends in a pattern. Different pairs of role and pattern
- * have different bytes, so that a mix-up is noticed. */
+/* Returns the bytes that an actor of stage `role` sends in a communication pattern. Different pairs
+ * of role and pattern have different bytes, so that a mix-up is noticed. */
 static double
 bytes_of (uint32_t role, uint32_t pattern)
 {
@@ -483,7 +484,8 @@ by_value (const void *a, const void *b)
   return (x > y) - (x < y);
 }
 
-/* The loads of the links of a path, sorted; each link counts once. */
+/* Returns the loads of all links of a path, sorted. A link that the path crosses twice counts
+ * once. */
 static GArray *
 fullness (const struct weft_path *path, const double *full)
 {

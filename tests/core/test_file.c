@@ -1,5 +1,5 @@
-/* Reading files as text: regular files and pipes up to a limit of bytes; folders and endless
- * devices are refused. */
+/* Reading whole files as text: regular files and pipes are read up to a limit of bytes; folders and
+ * endless devices are refused. */
 #include "core/base/file.h"
 #include "core/base/error.h"
 #include "tests/runner/folder.h"
@@ -100,7 +100,7 @@ a_pipe_is_read_like_a_file (void **state)
   assert_string_equal (text, "two words");
 }
 
-/* Error messages quote text of the file, which may be very long. The quote is cut, and not
+/* Error messages quote text of the file, which may be very long. A long quote is cut, but not
  * inside a UTF-8 character. */
 static void
 a_message_of_pages_is_cut_between_characters (void **state)

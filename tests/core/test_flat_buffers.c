@@ -118,8 +118,8 @@ the_buckets_of_a_unit_go_together_whatever_buffers_they_are_in (void **state)
 
 #define TOGETHER "--disable-bucketing", "true"
 
-/* With disable_bucketing, the tied embedding still has a bucket of its own; both buckets are
- * reduced in one launch, and gathered in one launch. */
+/* disable_bucketing: the tied embedding still has a bucket of its own, so there are two buckets.
+ * Both are reduced in one launch, and gathered in one launch. */
 static void
 disable_bucketing_launches_all_buckets_as_one (void **state)
 {
@@ -176,8 +176,8 @@ a_launch_takes_as_long_as_one_collective_of_all_its_bytes (void **state)
   }
 }
 
-/* With fp32 accumulation, each rank sums its part of a bucket itself, after an all-to-all. Such
- * buckets are not launched together. */
+/* With reduce_scatter_with_fp32_accumulation, each rank sums its part of a bucket itself, after an
+ * all-to-all. The buckets of a layer are then not launched together. */
 static void
 sums_at_the_owner_stay_by_themselves (void **state)
 {

@@ -1,5 +1,5 @@
-/* Times at which a host issues the ops of its rank: launch-bound steps against closed formulas,
- * and random jobs, which launch times must not make faster. */
+/* Times at which a host issues the ops of its rank: launch-bound steps must take as long as closed
+ * formulas say, and launch times must not make any random job faster. */
 #include "core/exec/exec.h"
 #include "core/report/report.h"
 #include "exec_sim/exec_sim.h"
@@ -34,7 +34,8 @@ seconds_on (const struct weft_exec_ops *machine, const weft_plan *plan, gboolean
   return t->seconds;
 }
 
-/* Step seconds of the simulator; asserts that the clock executor returns the same seconds. */
+/* Returns the simulated seconds of a step, and asserts that the clock executor returns the same
+ * seconds. */
 static double
 seconds_of (const weft_plan *plan, gboolean graph)
 {
@@ -291,8 +292,8 @@ batch_p2p_sync_shows_a_launch_after_each_exchange (void **state)
   assert_near (t->begin[1][1], t->end[1][0]);
 }
 
-/* Ten kernels; then an op whose result the host waits for (`reads`: a copy of a scalar, a timer
- * or the clip factor of the gradient norm); then ten more kernels. */
+/* A plan with ten kernels, an op whose result the host reads (`reads`: a copy of a scalar, a timer
+ * or the clip factor of the gradient norm), and ten more kernels. */
 static weft_plan *
 reading_plan (const struct weft_job *job, enum weft_op_kind reads)
 {
@@ -424,9 +425,10 @@ gathers_of_sharded_weights_wait_for_the_device (void **state)
     }
 }
 
-/* The host waits for the gradient norm, and then issues the optimizer update while the device is
- * idle. At the end of the step the host is ahead by the duration of the update minus its launch
- * time: during an update of 100 us it issues the ten 1 us kernels of the next step. */
+/* The host waits for the gradient norm, and only then issues the optimizer update, while the device
+ * is idle. While the device runs the update of 100 us, the host issues the ten 1 us kernels of the
+ * next step. So at the end of the step the host is ahead by the duration of the update minus its
+ * launch time. */
 static void
 a_host_that_waits_runs_ahead_of_what_comes_behind (void **state)
 {

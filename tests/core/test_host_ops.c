@@ -259,8 +259,8 @@ copies_share_a_pcie_switch_and_the_memory_of_their_node (void **state)
   }
 }
 
-/* Adam on the host reads and writes 28 bytes per element. The four ranks of a node share its
- * memory bandwidth; the ranks of the other node have their own. */
+/* Adam on the host reads and writes 28 bytes per element. The four ranks of the first node share
+ * the memory bandwidth of their node; so do the ranks of the second node. */
 static void
 adam_of_the_host_shares_the_memory_of_its_node (void **state)
 {

@@ -63,8 +63,8 @@ guards_nest (void **state)
   assert_false (weft_guarded (fails, &n, &error));
 }
 
-/* A job that no rule has checked: 27 layers on eight stages, of which seven have 4 layers, and
- * so one has -1. The plan must fail with an error. */
+/* A job that no rule has checked: 27 layers on eight stages, 4 on each of seven stages, which
+ * leaves -1 for the eighth. The plan must fail with an error. */
 static void
 a_plan_of_an_impossible_job_is_an_error (void **state)
 {

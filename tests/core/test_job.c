@@ -53,7 +53,7 @@ built (const char *text, const char *const *flags, struct weft_job *job)
     fail_msg ("%s\n%s", error->message, text);
 }
 
-/* `text` and `flags` must be refused with a message that ends in `end`. */
+/* Asserts that the job file `text` with `flags` is refused, with a message that ends in `end`. */
 static void
 refused (const char *text, const char *const *flags, const char *end)
 {
@@ -442,8 +442,8 @@ bundled_models_print_by_name (void **state)
   assert_true (n > 5);
 }
 
-/* The search sets fields of a job without marking them as given by the user. A printed job must
- * contain these fields too, so that it can be read back. */
+/* The search sets fields of a job that the user has not given. A printed job must contain these
+ * fields too, so that reading it gives the same job. */
 static void
 a_planned_job_keeps_what_was_not_given (void **state)
 {

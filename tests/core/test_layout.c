@@ -68,7 +68,7 @@ plain_buckets_have_no_gaps_and_no_rule_for_the_tied_embedding (void **state)
                                          .n_bucket = 2 });
 }
 
-/* Without a bucket threshold, the tied embedding still closes a bucket. The padding before it
+/* Without bucket_size, the tied embedding still closes a bucket. The padding before the embedding
  * belongs to this bucket, which therefore has 832 elements instead of 812. */
 static void
 the_tied_embedding_closes_a_bucket_that_has_no_threshold (void **state)
@@ -157,7 +157,7 @@ the_default_threshold_is_forty_million_or_a_million_a_rank (void **state)
   assert_int_equal (weft_layout_default_threshold (16384), UINT64_C (16384000000));
 }
 
-/* A random list of parameters, with the rule by which they are laid out. */
+/* Random parameters, and the random rule by which they are laid out in flat buffers. */
 struct draw {
   struct weft_layout_param param[40];
   uint32_t n;
@@ -278,8 +278,8 @@ random_parameters_obey_every_rule (void **state)
 
 /* ------------------------------------------------------------------- units */
 
-/* Expected layout. Per tensor: its start and its bucket. Per bucket: its end before and after
- * padding. */
+/* Expected layout of flat buffers: start and bucket of each tensor; end of each bucket before and
+ * after padding. */
 struct units_wanted {
   uint64_t start[10], bucket[10];
   uint64_t unpadded[6], end[6];
@@ -307,11 +307,11 @@ assert_units (struct weft_layout_rule rule, const struct weft_layout_param *para
   weft_layout_release (&layout);
 }
 
-/* A tied embedding of 10 rows of 4 elements; two layers of a norm, a matrix of 6 rows of 4 and
- * one of 4 rows of 6; then a norm, a head of 10 rows of 4, and a bias. Each layer has 52
- * elements, padded to 72 = 3 x 2 ranks x lcm (1, 4, 6). Norm and head have 44 elements, padded
- * to 48 = 6 x 2 x 4; so bucket_size 44 closes their bucket before the bias, and bucket_size 45
- * does not. */
+/* The test's model: a tied embedding of 10 rows of 4 elements; two layers of a norm, a matrix of 6
+ * rows of 4 and one of 4 rows of 6; then a norm, a head of 10 rows of 4, and a bias. Each layer has
+ * 52 elements, padded to 72 = 3 x 2 ranks x lcm (1, 4, 6). Norm and head have 44 elements, padded
+ * to 48 = 6 x 2 x 4; so bucket_size 44 closes their bucket before the bias, and bucket_size 45 does
+ * not. */
 static void
 layers_are_units_and_bucket_size_cuts_the_rest (void **state)
 {

@@ -206,8 +206,8 @@ permanent_buffers_share_with_nobody (void **state)
 
 /* ------------------------------------------------------------- between lanes */
 
-/* Computes begin and end of the launch group that starts with `op`. Returns whether they became
- * later. */
+/* Computes begin and end of the launch group that starts with `op`. Returns whether any of these
+ * times became later. */
 static gboolean
 place_group (const weft_program *p, uint32_t op, const double *seconds, double *begin, double *end)
 {
@@ -369,8 +369,8 @@ members_of_one_group_never_share (void **state)
 }
 
 /* A send is launched together with a receive, which waits for a kernel of ten seconds. The sent
- * buffer is free only when both have ended, so the next buffer must not wait for it and gets
- * other memory. */
+ * buffer is free only when both transfers have ended. So the next buffer must get other memory, and
+ * its op must not wait. */
 static void
 a_group_is_as_late_as_its_last_member (void **state)
 {
@@ -491,8 +491,8 @@ random_lifetimes_leave_few_gaps (void **state)
   assert_true (sum / 100 < 1.25);
 }
 
-/* Checks that the dependencies that the memory plan has added delay no op (`bare`: the program
- * without them). Returns their number. */
+/* Checks that the dependencies which the memory plan has added delay no op. `bare`: the program
+ * without these dependencies. Returns their number. */
 static uint32_t
 assert_no_delay (const weft_program *bare, const weft_program *planned, const double *seconds)
 {
@@ -583,7 +583,7 @@ state_bytes (const struct weft_memory *m)
 }
 
 /* Bytes of weights, gradients and optimizer state per parameter. `all`: on every rank; `split`:
- * shared among the replicas by the distributed optimizer. */
+ * divided among the replicas by the distributed optimizer. */
 static const struct states {
   const char *words;
   uint32_t all, split;
@@ -733,8 +733,9 @@ a_layer_keeps_what_the_formula_says (void **state)
   }
 }
 
-/* Full recompute keeps only the input of each block of N layers, 2 X. With the method "block",
- * only the first N layers of a stage are recomputed; the others keep all activations. */
+/* Full recompute keeps only the input of each block of N layers, 2 X. With recompute_method =
+ * block, only the first N layers of a stage are recomputed; the other layers keep all
+ * activations. */
 static void
 full_recompute_keeps_the_input_of_a_block (void **state)
 {

@@ -113,10 +113,10 @@ parameter_counts_are_the_published_ones (void **state)
   }
 }
 
-/* The exact number of parameters of models whose published count is rounded. Three of the
- * numbers are also computed by hand from the shapes of the tensors: attention, router and
- * experts of each layer, norms, and embedding and head (vocabulary times hidden size; one tensor
- * in grok, which ties them). */
+/* Models whose published parameter count is rounded: Weft's count must be this exact number. For
+ * three models the number is also computed by hand from the shapes of the tensors: attention,
+ * router and experts of each layer, norms, and embedding and head (vocabulary times hidden size;
+ * one tensor in grok, which ties them). */
 static void
 counts_that_are_published_rounded_are_those_of_the_architecture (void **state)
 {
@@ -262,8 +262,8 @@ families_mean_what_their_files_do_not_say (void **state)
   assert_int_equal (deepseek.moe_router_score_function, WEFT_SCORE_SIGMOID);
 }
 
-/* Features in which other decoders differ from Llama: placement of norms, windows, soft caps,
- * biases ... */
+/* Decoder families differ from Llama in the placement of norms, windows, soft caps, biases ... Weft
+ * must set these features from each family's config.json. */
 static void
 decoders_have_the_traits_of_their_families (void **state)
 {
@@ -299,8 +299,8 @@ decoders_have_the_traits_of_their_families (void **state)
     assert_true (weft_model_layer_has_rope (&smol, layer) == (layer % 4 != 3));
 }
 
-/* Routers of MoE families: config.json must set the flags of Megatron-Core that do what the
- * family's modelling code does. */
+/* Routers of MoE families: config.json must set those flags of Megatron-Core that do what the
+ * routing code of the family in Hugging Face does. */
 static void
 routers_are_those_of_their_families (void **state)
 {
@@ -513,7 +513,7 @@ stretched_positions_are_read_in_old_and_new_spelling (void **state)
   assert_int_equal (load ("llama3.1-405b").rotary_scaling, WEFT_ROTARY_LLAMA3);
 }
 
-/* A file with an unknown rule for rotary frequencies loads, because plans do not need the
+/* A config.json with an unknown rule for rotary frequencies loads, because plans do not need the
  * frequencies. The model is marked, so that training refuses it. */
 static void
 a_rule_that_is_not_known_loads_and_is_marked (void **state)
@@ -681,7 +681,8 @@ bombs_and_raw_bytes_are_refused_not_parsed (void **state)
   refused ("\"\\", 2, "wanted a closing quote");
 }
 
-/* Every prefix of a file, and the file with any byte replaced, gives a model or an error. */
+/* Parses every prefix of a config.json, and the file with any byte replaced: each gives a model or
+ * an error. */
 static void
 damaged_files_never_crash (void **state)
 {
@@ -757,10 +758,10 @@ experts_begin_after_the_dense_layers_and_come_every_nth (void **state)
   assert_true (weft_model_layer_is_moe (&model, 61) == weft_model_layer_is_moe (&model, 60));
 }
 
-/* Tensors of DeepSeek-V3 against the bytes of its weight files. DeepSeek states 671 billion
- * parameters without the prediction layer; the files with it take 688,574,839,360 bytes: fp8
- * matrices; bf16 embedding and head (twice), routers, joint projection and norms; one fp32 scale
- * per block of 128 x 128. Both numbers must come out. */
+/* DeepSeek states 671 billion parameters without the prediction layer; the weight files with this
+ * layer take 688,574,839,360 bytes: fp8 matrices; bf16 embedding and head (twice), routers, joint
+ * projection and norms; one fp32 scale per block of 128 x 128. Weft's tensors must give both
+ * numbers. */
 static void
 the_prediction_layer_closes_the_published_size_of_deepseek_v3 (void **state)
 {
@@ -810,8 +811,7 @@ a_window_and_latent_widths_change_only_attention_flops (void **state)
   assert_true (fabs ((weft_model_flops_per_token (&latent, TRUE) - n) / wanted - 1) < 1e-9);
 }
 
-/* DeepSeek-V3 with one prediction layer: each weight of the layer's matmuls adds 6 FLOPs per
- * token. */
+/* A prediction layer in DeepSeek-V3: each weight of its matmuls adds 6 FLOPs per token. */
 static void
 products_of_a_prediction_layer_are_counted (void **state)
 {
@@ -831,8 +831,9 @@ products_of_a_prediction_layer_are_counted (void **state)
   assert_true (weft_model_parameters (&model) == weft_model_parameters (&without));
 }
 
-/* gpt-oss-20b with 4096 tokens. In the 12 layers with a window of 128, a query has on average 128 -
- * 2 keys, because the first 128 queries have fewer. In the 12 other layers it has half of 4096. */
+/* gpt-oss-20b with 4096 tokens. In 12 layers with a window of 128, a query has on average 128 - 2
+ * keys, because the first 128 queries have fewer keys. In the 12 other layers a query has on
+ * average half of 4096 keys. */
 static void
 windows_count_in_their_own_layers (void **state)
 {
@@ -852,8 +853,7 @@ windows_count_in_their_own_layers (void **state)
   assert_true (fabs (keys - 36 * chunked - 12 * 10000) < 1e-2);
 }
 
-/* FLOPs of MoE models count only the experts that a token is routed to. Mixtral 8x7B, computed
- * by hand. */
+/* FLOPs of MoE models count only the experts that a token is routed to: Mixtral 8x7B by hand. */
 static void
 flops_count_the_experts_a_token_visits (void **state)
 {

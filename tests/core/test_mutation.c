@@ -69,7 +69,7 @@ without_op (const weft_program *p, uint32_t gone)
 
 /* ------------------------------------- the judge: a slow and simple checker */
 
-/* A relation between ops: for every op, a set of ops as a row of bits. */
+/* A relation between ops: for every op, a set of ops, stored as a row of bits. */
 struct relation {
   uint32_t n, words;
   uint64_t *bits;
@@ -127,7 +127,7 @@ after (struct relation *known, const weft_program *p, uint32_t op, uint32_t dep)
     put (known, op, p->lane_ops[p->op[dep].lane][i]);
 }
 
-/* Records which ops have ended when `op` starts: the dependencies of its launch group, and
+/* Records which ops have ended when `op` starts: the dependencies of its launch group, and the
  * earlier ops of its lane. */
 static void
 learn (struct relation *known, const weft_program *p, uint32_t op)
@@ -345,8 +345,8 @@ assert_names (const char *message, const weft_program *p, uint32_t op)
 
 /* -------------------------------------------------------------------- edges */
 
-/* Dependencies that no pair of uses of a buffer requires. They model the order in which a
- * framework launches work, and change only times, not results; so removing one is harmless. */
+/* Dependencies that protect no buffer. They model the order in which a framework launches work, and
+ * change only times and no results, so removing one is harmless. */
 static const struct launch {
   enum weft_lane then, first;
   gboolean sync; /* TRUE: programs have the dependency only with batch_p2p_sync */
@@ -467,8 +467,8 @@ drop_each_write (const weft_plan *plan, uint32_t role, void *user)
   }
 }
 
-/* One mutant for each write: the write is dropped. The mutant is still correct if the buffer is
- * permanent, or is not read later. */
+/* Makes one mutant for each write, in which this write is missing. Such a mutant is still correct
+ * if the buffer is permanent, or if no op reads the buffer later. */
 static void
 a_write_that_is_dropped_leaves_its_reader_without (void **state)
 {
@@ -508,8 +508,8 @@ two_live_buffers_on_one_address_are_refused (void **state)
   assert_true (n.caught > 200);
 }
 
-/* Makes mutants in which a view begins at the start of its owner, or one element earlier than
- * before, so that it overlaps the view of another bucket. */
+/* Makes mutants in which a view begins at the start of the buffer that it is a part of, or one
+ * element earlier than before. The view then overlaps the view of another bucket. */
 static void
 shift_each_view (const weft_plan *plan, uint32_t role, void *user)
 {
@@ -541,7 +541,7 @@ a_view_that_is_shifted_into_a_bucket_under_way_races (void **state)
 
 /* -------------------------------------------------------------------- roles */
 
-/* Checks all roles of a plan, after the role of `instead` has been replaced by `instead`. */
+/* Checks all roles of a plan, where `instead` replaces the program of its role. */
 static gboolean
 roles_proved (const weft_plan *plan, weft_program *instead, GError **error)
 {

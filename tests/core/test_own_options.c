@@ -55,8 +55,8 @@ options_are_set_by_name_one_after_the_other (void **state)
   assert_non_null (strstr (wrong->message, "graph: found \"often\", wanted true|false"));
 }
 
-/* Processes of one job compare the text of their options. So an option that is set to its
- * default must print like an option that is not set. */
+/* Processes of one job compare the text of their executor options. So an option that is set to its
+ * default must be printed like an option that is not set. */
 static void
 printed_options_are_values_not_what_was_given (void **state)
 {

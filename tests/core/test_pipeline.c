@@ -29,8 +29,8 @@ grid_of (enum weft_schedule schedule, uint32_t n_ranks, uint32_t n_micro)
   return grid;
 }
 
-/* Times of the cells: a forward, and a backward, half of which is the input gradient and half
- * the weight gradient. */
+/* Times of the cells of a schedule: a forward, and a backward, of which the input gradient and the
+ * weight gradient take half each. */
 static struct weft_cell_times
 times (double forward, double backward)
 {
@@ -177,7 +177,8 @@ a_cell_starts_as_soon_as_what_it_needs_has_ended (void **state)
   start_free (grid, start);
 }
 
-/* The time at which a cell ends; for grids with one chunk and whole backward passes. */
+/* Returns the time at which a cell ends. Only for grids with one chunk per rank and whole backward
+ * passes. */
 static double
 end_of (const weft_grid *grid, double **start, struct weft_cell cell, uint32_t stage)
 {
@@ -279,9 +280,9 @@ a_pipeline_of_64_ranks_and_4096_microbatches_is_checked_whole (void **state)
   assert_true (weft_grid_replay (grid, times (1, 2), NULL) == (4096 + 63) * 3);
 }
 
-/* Interleaved 1F1B: two ranks with two chunks each, in groups of two microbatches. A chunk is
- * half of a stage: its forward takes 1/2 and its backward 1, where those of a whole stage take 1
- * and 2. The bubble is half of that without chunks. */
+/* Interleaved 1F1B: two ranks with two chunks each, in groups of two microbatches. A whole stage
+ * takes 1 in forward and 2 in backward, so a chunk takes 1/2 and 1. The bubble is half of the
+ * bubble without chunks. */
 static void
 chunks_of_one_rank_are_stages_of_their_own (void **state)
 {
@@ -378,8 +379,8 @@ a_backward_before_its_forward_never_starts (void **state)
                 "0W0 never starts: it waits for 0I0, which rank 0 runs after 0W0");
 }
 
-/* Ranks 0 and 1 wait for each other. Rank 2 waits for them, but the message must name a cell of
- * rank 0 or 1. */
+/* Ranks 0 and 1 wait for each other, and rank 2 waits for them. The error message must name a cell
+ * of rank 0 or 1. */
 static void
 a_circle_of_waits_names_one_of_its_own (void **state)
 {
@@ -388,8 +389,8 @@ a_circle_of_waits_names_one_of_its_own (void **state)
                 "0B0 never starts: it waits for 1B0, which rank 1 runs after 1F1");
 }
 
-/* Rank 0 runs 0B1 before 0B0, and waits for ranks 1 and 2, which wait for each other. The
- * message names a cell of rank 1 or 2, not of rank 0. */
+/* Rank 0 runs 0B1 before 0B0, and waits for ranks 1 and 2, which wait for each other. The error
+ * message must name a cell of rank 1 or 2, not of rank 0. */
 static void
 a_rank_that_waits_for_a_circle_is_not_blamed (void **state)
 {
@@ -450,8 +451,9 @@ any_cell_may_not_be_dropped_or_doubled (void **state)
   g_rand_free (random);
 }
 
-/* Whether all cells of a grid can run, found by sweeps over the ranks until no further cell can
- * start. weft_grid_check() must say the same for every order of cells. */
+/* Whether all cells of a grid can run: sweeps over the ranks and starts every cell whose
+ * predecessors have run, until no further cell can start. weft_grid_check() must agree for every
+ * order of cells. */
 static gboolean
 sweeps_through (const weft_grid *grid)
 {
@@ -674,8 +676,8 @@ the_drawing_says_what_it_is (void **state)
   assert_null (strstr (svg, ">backward</text>"));
 }
 
-/* The drawing underlines overlapped pairs of cells. Cells of later chunks have a paler colour of
- * their phase. */
+/* In the SVG drawing of a schedule, overlapped pairs of cells are underlined, and cells of later
+ * chunks have a paler colour. */
 static void
 the_drawing_tells_chunks_and_pairs_apart (void **state)
 {
@@ -696,8 +698,8 @@ the_drawing_tells_chunks_and_pairs_apart (void **state)
   look (grid);
 }
 
-/* A rank with two chunks has two rows in the picture; each is blank while the rank runs the
- * other chunk. */
+/* In the text picture, a rank with two chunks has a row for each chunk. The row is blank while the
+ * rank runs the other chunk. */
 static void
 the_picture_has_a_row_for_each_stage_of_a_rank (void **state)
 {

@@ -49,8 +49,8 @@ assert_same (const weft_grid *a, const weft_grid *b)
   }
 }
 
-/* Writing and reading a schedule changes neither its cells nor the numbers of its chunks and
- * model copies (DualPipe has two copies). */
+/* Writing a schedule as CSV and reading it back changes neither its cells nor its numbers of chunks
+ * and model copies (DualPipe has two copies of the model). */
 static void
 every_schedule_reads_back_as_it_was (void **state)
 {
@@ -103,8 +103,8 @@ a_pair_is_two_cells_that_run_together (void **state)
   assert_true (weft_grid_replay (grid, (struct weft_cell_times){ 1, 1, 1, 2 }, NULL) == 7);
 }
 
-/* The CSV does not say which stage is on which rank: the cells of a rank tell this, in any
- * placement. */
+/* The CSV of a schedule does not state which stage is on which rank. Weft finds the stages of a
+ * rank from the cells of this rank. */
 static void
 stages_are_where_their_cells_are (void **state)
 {
@@ -212,8 +212,8 @@ a_schedule_that_cannot_run_is_refused (void **state)
       "microbatch 0, wanted one rank");
 }
 
-/* A CSV with some bytes changed, dropped or doubled. Such text is refused with a message, or is
- * a schedule that is read back unchanged. The caller frees it. */
+/* Returns CSV in which some bytes are changed, dropped or doubled. Such text must be refused with a
+ * message, or be a schedule that is read back unchanged. The caller frees the text. */
 static char *
 damaged (GRand *random, const char *text)
 {

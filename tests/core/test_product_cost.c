@@ -9,8 +9,8 @@ enum { TILE_M = 100, TILE_N = 200, SMS = 10 };
 #define SM_RATE 1e9
 #define BANDWIDTH 1e9
 
-/* What a matmul is priced for: a GPU with ten SMs of 1 GFLOP/s each, and a stack whose tiles
- * have no start-up cost. */
+/* What the price of a matmul depends on in these tests: a GPU with ten SMs of 1 GFLOP/s each, and a
+ * stack whose tiles have no start-up cost. */
 struct desk {
   struct weft_cluster cluster;
   struct weft_job job;
@@ -68,8 +68,8 @@ whole_waves_of_whole_tiles_are_paid (void **state)
   }
 }
 
-/* Under the power limit, matmuls of each dtype reach a share (gpu_DTYPE_sustained) of the best
- * rate of this dtype. bf16 attention reaches the share of bf16 matmuls. */
+/* Under the power limit, matmuls of each dtype reach the share gpu_DTYPE_sustained of the best rate
+ * of this dtype. bf16 attention has the share of bf16 matmuls. */
 static void
 the_power_limit_slows_matmuls_and_attention (void **state)
 {
@@ -178,8 +178,8 @@ attention_rate (const struct desk *d, enum weft_op_kind kind, uint64_t sequence,
 }
 
 /* Attention by cuDNN on an H100 (arXiv 2407.08608, figure 5): 497, 574 and 617 TFLOP/s with 512,
- * 1024 and 2048 keys per query. The figure is for attention that is not causal; the test's
- * attention is causal, so it has sequences of twice the length. */
+ * 1024 and 2048 keys per query. The figure measures attention without a causal mask. The test
+ * computes causal attention, so its sequences are twice as long. */
 static void
 attention_of_few_keys_is_slow (void **state)
 {
@@ -206,8 +206,8 @@ attention_of_few_keys_is_slow (void **state)
                0.8 * seen / (seen + 140));
 }
 
-/* The backward pass has its own constant attention_backward_keys_half. attention_width_half: the
- * stated rate holds for heads of width 128; narrower heads are slower, wider ones faster. */
+/* attention_backward_keys_half is the constant of the backward pass. attention_width_half: the
+ * stated FLOP rate holds for heads of width 128; narrower heads are slower, wider heads faster. */
 static void
 attention_of_narrow_heads_is_slow (void **state)
 {
@@ -227,9 +227,9 @@ attention_of_narrow_heads_is_slow (void **state)
   assert_near (attention_rate (&d, WEFT_OP_ATTENTION, 2048, 256, 0), 1);
 }
 
-/* attention_capability: the GPU for which the stack's attention kernels were written. On a newer
- * GPU they reach a part of the rate (attention_older_share), once for each newer major version; on
- * other GPUs they reach the whole rate. */
+/* attention_capability of a stack is the GPU for which its attention kernels were written. On a
+ * newer GPU these kernels reach only a part of the rate (attention_older_share), once for each
+ * newer major version; on all other GPUs they reach the whole rate. */
 static void
 attention_kernels_of_an_older_gpu_are_slow (void **state)
 {
@@ -265,8 +265,8 @@ each_pass_has_an_inner_dimension_of_its_own (void **state)
   assert_near (work (&d, WEFT_OP_MATMUL_WGRAD, &s), 40 * tile_seconds (1000));
 }
 
-/* Two tiles on ten SMs: the inner dimension is split into five parts. Ten partial sums of 100 x
- * 200 fp32 numbers are then written and read. */
+/* A matmul of two tiles on ten SMs is split along its inner dimension into five parts per tile. The
+ * ten partial sums of 100 x 200 fp32 numbers are then written and read. */
 static void
 few_deep_tiles_are_split (void **state)
 {
@@ -295,7 +295,8 @@ a_split_stays_in_one_wave (void **state)
   assert_near (weft_cost_split (&d.cost, WEFT_OP_MATMUL, &s).splits, 3);
 }
 
-/* A matmul is split only if this saves more time than the partial sums cost. */
+/* A matmul is split along its inner dimension only if the split saves more time than writing and
+ * reading the partial sums costs. */
 static void
 a_split_must_pay (void **state)
 {
@@ -361,7 +362,7 @@ seconds_of_codes (double columns, double depth, double rate)
 }
 
 static const struct {
-  /* `only`: compute capability that the stack's fp8 kernels need (0: any); `has`: compute
+  /* `only`: compute capability for which the stack has fp8 kernels (0: any); `has`: compute
    * capability of the GPU */
   int64_t only, has;
   uint64_t n, k, block;
@@ -374,9 +375,9 @@ static const struct {
   { CAPABLE, CAPABLE, 488, 320, 0, 1 }, { CAPABLE, CAPABLE, 480, 328, 0, 1 },
 };
 
-/* A stack may have fp8 grouped GEMMs for one GPU, some shapes and some scalings only. In all
- * other cases its kernels convert the fp8 values to bf16, and the grouped GEMM runs at the bf16
- * rate. Other fp8 matmuls run at the fp8 rate. */
+/* A stack may have fp8 grouped GEMMs only for one GPU, some shapes and some scalings. In all other
+ * cases its kernels convert the fp8 values to bf16, and the grouped GEMM runs at the bf16 rate.
+ * Other fp8 matmuls run at the fp8 rate in all cases. */
 static void
 codes_of_experts_are_halves_where_kernels_make_them_so (void **state)
 {
@@ -401,7 +402,7 @@ codes_of_experts_are_halves_where_kernels_make_them_so (void **state)
 }
 
 /* With deterministic_mode, only GPUs of deterministic_capability run their own attention kernels.
- * All others run kernels written for capability 80, which reach half of the rate
+ * All other GPUs run kernels written for capability 80. These reach half of the rate
  * (attention_older_share here) for each major version by which the GPU is newer. */
 static void
 deterministic_attention_runs_older_kernels_elsewhere (void **state)
@@ -447,9 +448,9 @@ attention_in_fp8_has_a_rate_of_its_own (void **state)
   }
 }
 
-/* If attention drops probabilities within its kernel, it computes a random number for each score,
- * in forward and in backward. Here a random number takes 10 operations, and integer units do 1e9
- * per second. */
+/* If attention drops probabilities inside its kernel, it computes a random number for each score,
+ * in forward and in backward. Here a random number takes 10 integer operations, and the GPU does
+ * 1e9 integer operations per second. */
 static void
 dropout_in_attention_costs_random_numbers (void **state)
 {
@@ -470,9 +471,9 @@ dropout_in_attention_costs_random_numbers (void **state)
   }
 }
 
-/* A loss that is not fused writes and reads copies of the logits: 30 bytes per logit in forward and
- * 10 in backward here, and both in a kernel that computes loss and gradient. d.cost.loss: fraction
- * of these bytes that the job moves. */
+/* A loss kernel without fusion writes and reads copies of the logits: here 30 bytes per logit in
+ * forward and 10 in backward, and both in a kernel that computes loss and gradient. d.cost.loss:
+ * fraction of these bytes that the job moves. */
 static void
 a_loss_that_is_not_fused_moves_copies_of_the_logits (void **state)
 {
@@ -544,7 +545,8 @@ a_priced_scaling_has_a_rate_of_its_own (void **state)
   }
 }
 
-/* The FLOP rate of an op with a bundled stack and topology. Loads the topology into `cluster`. */
+/* Returns the FLOP rate of an op with a bundled stack and topology, and loads the topology into
+ * `cluster`. */
 static double
 rate_of (const char *stack_name, const char *topology, enum weft_op_kind kind,
          const struct weft_shape *s, struct weft_cluster *cluster)
@@ -558,8 +560,8 @@ rate_of (const char *stack_name, const char *topology, enum weft_op_kind kind,
   return weft_cost_split (&cost, kind, s).rate;
 }
 
-/* With the bundled files, a grouped GEMM of fp8 codes runs at the fp8 rate with Weft's kernels
- * only on Hopper, and with Transformer Engine on every GPU that supports fp8. */
+/* A grouped GEMM of fp8 values runs at the fp8 rate in two cases: with Weft's kernels on Hopper,
+ * and with Transformer Engine on every GPU that supports fp8. The test reads the bundled files. */
 static void
 only_hopper_multiplies_codes_of_experts_by_our_kernels (void **state)
 {
@@ -582,9 +584,9 @@ only_hopper_multiplies_codes_of_experts_by_our_kernels (void **state)
   }
 }
 
-/* Causal attention over 4096 tokens, with heads of several widths. Tensor core kernels exist
- * only for some widths (`tiles`); other heads run at the rate of CUDA cores, if the files state
- * a kernel and a rate for them. */
+/* Causal attention over 4096 tokens, with heads of several widths. Only some widths have tensor
+ * core kernels (`tiles`). Other widths run at the rate of CUDA cores, if the stack states such a
+ * kernel and the topology its rate. */
 static void
 heads_that_matrix_units_do_not_take_have_the_other_rate (void **state)
 {
@@ -628,8 +630,8 @@ heads_that_matrix_units_do_not_take_have_the_other_rate (void **state)
   }
 }
 
-/* The attention kernel without tensor cores computes heads of plain_attention_width (stack file)
- * in all cases, so narrower heads take as long. */
+/* Attention without tensor cores has kernels for one head width, plain_attention_width of the stack
+ * file. Narrower heads take as long as heads of this width. */
 static void
 plain_attention_takes_as_long_as_heads_of_its_width (void **state)
 {
@@ -672,7 +674,8 @@ only_our_kernels_are_plain (void **state)
   }
 }
 
-/* A part of ring attention takes longer than the same pairs of queries and keys at once. */
+/* ring_attention_share = 0.5 halves the FLOP rate of the kernels that compute parts of ring
+ * attention. Attention to all keys at once keeps its rate. */
 static void
 parts_of_ring_attention_have_a_share_of_their_own (void **state)
 {

@@ -65,8 +65,8 @@ add_buf (weft_builder *b, uint32_t i)
   return weft_build_buf (b, &row);
 }
 
-/* Adds the operands of an op, each the next buffer in turn. Optional operands are omitted every
- * second time. */
+/* Adds the operands of an op; each operand is the next buffer of the program. Every second optional
+ * operand is omitted. */
 static void
 add_operands (weft_builder *b, const char *operands, uint32_t n_buf, uint32_t i)
 {
@@ -275,8 +275,8 @@ comments_blanks_and_foreign_line_ends_do_not_count (void **state)
   assert_same (a, c);
 }
 
-/* Damages of a good text: `from` is replaced by `to`; `message` is the whole error after
- * "golden.txt:". */
+/* Each row damages a correct program text: `from` is replaced by `to`. `message` is the whole error
+ * after "golden.txt:". */
 static const struct {
   const char *from, *to, *message;
 } damages[] = {
@@ -408,8 +408,8 @@ damage_bytes (GRand *rand, char *text, size_t n)
     text[g_rand_int_range (rand, 0, n)] = bytes[g_rand_int_range (rand, 0, sizeof bytes - 1)];
 }
 
-/* Text with random damage is refused, or is a program that is printed and parsed to the same
- * program. */
+/* Program text with random damage is refused, or it is a program that is printed and parsed back to
+ * the same program. */
 static void
 random_damage_is_refused_or_still_a_program (void **state)
 {

@@ -49,7 +49,8 @@ plan_of (const struct weft_cluster *cluster, const union weft_stack *stack, enum
   return t;
 }
 
-/* All-gather over a ring of 8: 7 steps, 7/8 of the bytes. */
+/* An all-gather over a ring of 8 has 7 steps and sends 7/8 of the bytes, with the latency and the
+ * rate of each protocol. */
 static void
 each_protocol_has_its_latency_and_its_flags (void **state)
 {

@@ -5,12 +5,12 @@
 #include <string.h>
 
 #define SEED 20261121
-#define LEAST 2 /* jobs that must set each knob to another value than its default */
+#define LEAST 2 /* number of jobs that must set each knob to another value than its default */
 /* limit of drawn jobs, far above the number that test_random_jobs.c plans */
 #define MOST_DRAWN 20000
 
-/* Knobs that random jobs do not set: no legal job has a value other than the default, or the
- * knob changes only prices and no program. */
+/* Knobs that random jobs never set: no legal job has another value than the default, or the knob
+ * changes only prices and no program. */
 static const char *const undrawn[] = {
   "attention_priced_in_fp8",
   "attention_priced_with_dropout",

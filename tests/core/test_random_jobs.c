@@ -330,10 +330,10 @@ only_rings (const weft_plan *plan)
   return TRUE;
 }
 
-/* A collective simulated step by step has a latency in each round; as one flow, it has its whole
- * latency at the start. If no links are shared, both take the same time. A send that ends during
- * the initial latency may share links with rounds, but not with a flow; then the rounds are not
- * faster. */
+/* A collective that is simulated step by step has a latency in each round; a collective that is
+ * simulated as one flow has its whole latency at the start. Without shared links, both take the
+ * same time. Step by step is not faster if a send that ends during the initial latency shares links
+ * with the rounds. */
 static void
 rounds_take_as_long_as_a_flow_where_rings_are_alone (void **state)
 {
@@ -442,8 +442,8 @@ arenas_are_aligned_and_large_enough (void **state)
 
 /* --------------------------------------------------------------------- bytes */
 
-/* Checks the bytes and steps of a ring: n - 1 steps per round, k - 1 of them between the k
- * nodes. An all-reduce has two rounds. */
+/* Checks bytes and steps of a ring over n ranks on k nodes: n - 1 steps per round, k - 1 of them
+ * between nodes. An all-reduce has two rounds. */
 static void
 check_ring (const struct sample *s, const struct weft_coll_shape *shape,
             const struct weft_traffic *t, double rounds)
@@ -560,8 +560,8 @@ is_flat (const weft_program *p, const struct weft_buf *buf, enum weft_buf_kind k
          !g_str_has_prefix (p->name[buf->name], "host_");
 }
 
-/* Bytes of all flat buffers of a kind. A buffer that holds one rank's slice counts with the
- * slices of all ranks. */
+/* Returns the bytes of all flat buffers of a kind over all ranks. A buffer that holds one rank's
+ * slice counts with the slices of all ranks. */
 static uint64_t
 flat_bytes (const weft_plan *plan, const weft_program *p, enum weft_buf_kind kind)
 {
@@ -647,9 +647,9 @@ unit_bytes (const weft_plan *plan, const weft_program *p, uint32_t first, uint32
   return bytes;
 }
 
-/* Upper bound of the bytes that full recompute gathers per microbatch in addition. Before the
- * backward pass of a block, all its layers run forward again and are gathered once more, except
- * the last one (and the one before it, if the last one was prefetched). */
+/* Returns an upper bound of the bytes that full recompute gathers in addition per microbatch.
+ * Before the backward pass of a block, its layers run forward again and are gathered once more,
+ * except the last layer (and the layer before it, if the last one was prefetched). */
 static uint64_t
 most_gathered_again (const weft_plan *plan, const weft_program *p)
 {
@@ -686,9 +686,9 @@ fsdp2_gathers_are_right (const weft_plan *plan, const weft_program *p, uint64_t 
   return gathered >= least && gathered <= least + micros * most_gathered_again (plan, p);
 }
 
-/* The largest number of all-gathers of a unit per microbatch: for forward and for backward. Full
- * recompute of a block of several layers needs one more: forward of the whole block runs again
- * before the backward of its last layer, and reshards the units of the other layers. */
+/* Returns the largest number of all-gathers of a unit per microbatch: one for forward and one for
+ * backward. Full recompute of a block of several layers needs one more, because running the block
+ * forward again reshards the units of all its layers but the last. */
 static uint32_t
 passes (const weft_plan *plan)
 {
@@ -767,7 +767,7 @@ bytes_to_reduce (const weft_plan *plan, const weft_program *p)
   return bytes / 4 * weft_dtype_bytes (plan->job.strategy.mp_policy_reduce_dtype);
 }
 
-/* Number of forward passes of a role that send their output to another rank (`after`) or receive
+/* Returns how many forward passes of a role send their output to another rank (`after`), or receive
  * their input from another rank. */
 static uint32_t
 crossings (const weft_plan *plan, uint32_t role, gboolean after)

@@ -11,7 +11,8 @@
 
 #define N_JOB 3000
 #define SEED 77
-#define MOST_SECONDS 60 /* time limit of a job; a job that hangs counts as a crash */
+/* time limit of a job in seconds; a job that exceeds it counts as a crash */
+#define MOST_SECONDS 60
 /* only jobs with at most this many layers x microbatches x stages are planned */
 #define MOST_OPS (1 << 14)
 
@@ -60,7 +61,7 @@ count_words (const struct weft_field *field)
   return n;
 }
 
-/* Returns a random value of the field's type as text. */
+/* Returns, as text, a random value of the type of a setting (field). */
 static char *
 random_value (GRand *rand, const struct weft_field *field)
 {
@@ -89,7 +90,7 @@ set_some (GString *words, GRand *rand, const struct weft_table *table, uint32_t 
   }
 }
 
-/* A small job or a job of random_job.c, with random settings appended. */
+/* Returns the text of a small job, or of a job of random_job.c, with random settings appended. */
 static char *
 any_job (GRand *rand)
 {

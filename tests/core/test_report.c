@@ -38,8 +38,8 @@ program_of (const struct made *ops, unsigned n, uint32_t role, uint32_t n_roles)
   return weft_builder_freeze (b);
 }
 
-/* A plan of gpt2 without programs: one sequence of 1024 tokens per step; one GPU per stage with a
- * peak of 1 TFLOP/s in fp32. */
+/* Returns a plan of gpt2 without programs: one sequence of 1024 tokens per step; one GPU per stage
+ * with a peak of 1 TFLOP/s in fp32. */
 static weft_plan *
 empty_plan (uint32_t n_roles)
 {
@@ -135,7 +135,8 @@ near (double found, double wanted)
 
 /* ------------------------------------------------------------------------ waits */
 
-/* A step in which `op` depends on op `need` and, because it reuses memory, on op `on`. */
+/* Returns a step in which op `op` depends on op `need` and also waits for op `on`, whose memory it
+ * reuses. */
 static struct step
 step_that_waits (const struct made *ops, unsigned n, uint32_t op, uint32_t need, uint32_t on)
 {
@@ -152,9 +153,9 @@ step_that_waits (const struct made *ops, unsigned n, uint32_t op, uint32_t need,
   return s;
 }
 
-/* The last kernel waits for a load and, because it reuses memory, for a reduction. The kernel
- * before it ends at second 2. The memory stall is the time between the end of the load (or
- * second 2, if later) and the end of the reduction. */
+/* In this step, the last kernel waits for a load and, because it reuses memory, for a reduction.
+ * The kernel before it ends at second 2. The memory stall is the time from the end of the load (or
+ * from second 2, if later) to the end of the reduction. */
 static void
 a_wait_for_memory_lasts_from_all_else_to_its_end (void **state)
 {
@@ -181,8 +182,8 @@ a_wait_for_memory_lasts_from_all_else_to_its_end (void **state)
   }
 }
 
-/* Measured times may contradict the plan: the kernel begins at second 5, before the reduction it
- * waits for has ended at second 7. The stall then ends when the kernel begins. */
+/* Measured times may contradict the plan. Here a kernel begins at second 5, although the reduction
+ * for which it should wait ends at second 7. The memory stall ends when the kernel begins. */
 static void
 what_has_begun_is_not_held (void **state)
 {
@@ -419,8 +420,8 @@ compute_exposed_and_idle_fill_the_step (void **state)
   step_free (&s);
 }
 
-/* Hardware FLOPs exceed model FLOPs by the padding of the vocabulary; with full recompute, also
- * by one more forward pass. */
+/* Hardware FLOPs exceed model FLOPs by the padding of the vocabulary. With full recompute they also
+ * exceed them by one more forward pass. */
 static void
 recompute_counts_as_hardware_only (void **state)
 {
@@ -599,8 +600,8 @@ the_page_is_plain_unless_colour_is_asked_for (void **state)
   step_free (&s);
 }
 
-/* Memory bars are scaled to the memory of the GPU, or to the memory of the largest role if this
- * exceeds it. */
+/* The memory bars of the report are scaled to the memory of the GPU. If the largest role needs more
+ * memory, they are scaled to this role. */
 static void
 a_bar_ends_where_memory_ends (void **state)
 {

@@ -93,8 +93,8 @@ four_ranks_of_two_chunks_in_groups_of_four (void **state)
 /* ------------------------------------------------------------------ a second rule for each
  * order */
 
-/* The order that a rank is expected to have. expect() compares one cell after the other with the
- * grid. */
+/* The cells that a rank is expected to run, in order. expect() compares one cell after the other
+ * with the grid. */
 struct wanted {
   const weft_grid *grid;
   uint32_t rank, n;
@@ -164,8 +164,8 @@ check_interleaved (uint32_t p, uint32_t v, uint32_t m, uint32_t group)
                (m * v + p - 1) * 9);
 }
 
-/* The bubble of interleaved 1F1B is (p - 1)(tF + tB) / v, with the times of a whole stage: p - 1
- * passes of a chunk. */
+/* The bubble of interleaved 1F1B is (p - 1)(tF + tB) / v, with the times tF and tB of a whole
+ * stage: as long as p - 1 passes of one chunk. */
 static void
 interleaved_orders_bubbles_and_peaks_for_all_sizes (void **state)
 {
@@ -191,9 +191,9 @@ one_forward_more_in_advance_is_one_chunk_more_in_flight (void **state)
 
 /* ------------------------------------------------------------------ zero bubble */
 
-/* ZB-H1 (times = 1) and ZB-H2 (times = 2). In the steady state a rank runs one forward, one input
- * gradient, and then the oldest weight gradients, until at most `times * rank` of them are
- * pending. */
+/* Asserts the order of ZB-H1 (times = 1) or ZB-H2 (times = 2). In the steady state a rank runs one
+ * forward, one input gradient, and then the oldest weight gradients, until at most `times * rank`
+ * of them are pending. */
 static void
 check_zero_bubble (enum weft_schedule schedule, uint32_t p, uint32_t m)
 {
@@ -466,7 +466,7 @@ dualpipe_rows_of_four_ranks (void **state)
   assert_int_equal (weft_grid_micro_copy (grid, 4), 1);
 }
 
-/* The cells of rank 2 as listed in PyTorch's pull request 158978, in its notation. */
+/* The cells of rank 2 as PyTorch's pull request 158978 lists them, in its notation. */
 static void
 dualpipev_is_that_of_pytorch (void **state)
 {
@@ -622,8 +622,8 @@ check_in_flight (const weft_grid *grid, const struct weft_grid_spec *spec)
                3 * (work + grid->n_ranks - 1));
 }
 
-/* The row of a schedule in the table states properties that the planner relies on. They must
- * match the cells of the schedule. */
+/* The row of a schedule in core/schedules.def states properties that the planner relies on. The
+ * cells of the schedule must have these properties. */
 static void
 cells_of_every_schedule_are_what_its_row_says (void **state)
 {
@@ -654,8 +654,8 @@ seconds_and_peak (struct weft_grid_spec spec, uint32_t n_micro, double *peak)
   return weft_grid_replay (grid, (struct weft_cell_times){ 3, 4, 2, 0 }, NULL);
 }
 
-/* The search extrapolates a long step from two short ones if the schedule is `steady`. Each
- * further group of microbatches must then add equal time and no activations. */
+/* The search computes long steps from two short ones if the row of the schedule says `steady`. Then
+ * each further group of microbatches must add the same time and no activations. */
 static void
 steady_schedules_grow_by_equal_times_and_keep_as_much (void **state)
 {

@@ -1,5 +1,6 @@
-/* Software that replaces collectives: gradients by all-reduces instead of reduce-scatters, weights
- * by broadcasts instead of all-gathers; kernels that reorder activations, gathers in 16 bits. */
+/* Software that uses other collectives: all-reduces of gradients instead of reduce-scatters,
+ * broadcasts of weights instead of all-gathers; kernels that reorder activations, gathers in 16
+ * bits. */
 #include "core/plan/software.h"
 #include "tests/made/random_job.h"
 #include "tests/runner/runner.h"

@@ -6,8 +6,8 @@
 
 #define TINY "hidden_size=16 num_attention_heads=2 vocab_size=64 seq_length=8 topology=cpu "
 
-/* The number of layers that each stage gets, such as "2 0 3", or the error message. The caller
- * frees it. */
+/* Returns the number of layers of each stage as text, such as "2 0 3", or the error message. The
+ * caller frees it. */
 static char *
 dealt (const char *words)
 {

@@ -219,7 +219,7 @@ a_model_in_fp32_has_its_weights_as_masters (void **unused)
   paper_job_close (&j);
 }
 
-/* The parameter of a program with this tensor name and layer; NULL: the program has none. */
+/* Returns the parameter of a program with this tensor name and layer, or NULL. */
 static const struct weft_param *
 param_of (const weft_program *p, const char *name, uint32_t layer)
 {
@@ -229,8 +229,8 @@ param_of (const weft_program *p, const char *name, uint32_t layer)
   return NULL;
 }
 
-/* Overwrites the copies of each weight on all ranks except its owner by zeros. Ranks hold such
- * stale copies between an optimizer update and the all-gather, and a state must not read them. */
+/* Overwrites every copy of a weight with zeros, except on the rank that owns the weight. Between an
+ * optimizer update and the all-gather, ranks hold old copies, which a state must not read. */
 static void
 spoil_weights_of_others (const struct paper_job *j, uint32_t i)
 {

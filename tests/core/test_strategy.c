@@ -216,8 +216,8 @@ the_committed_page_of_knobs_is_the_printed_one (void **state)
     fail_msg ("docs/knobs.md is out of date: weft knobs --markdown > docs/knobs.md");
 }
 
-/* `weft knobs --markdown` prints a table of six cells per row. A bar in a description would end
- * its cell, so every row must have seven bars without a backslash. */
+/* `weft knobs --markdown` prints a table of six cells per row. A bar in a description would end the
+ * cell early. So every row must have exactly seven bars without a backslash. */
 static void
 every_row_of_the_page_has_six_cells (void **state)
 {

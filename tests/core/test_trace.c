@@ -111,7 +111,8 @@ is_phase (JsonObject *e, const char *phase)
   return strcmp (json_object_get_string_member (e, "ph"), phase) == 0;
 }
 
-/* A time of an event in nanoseconds. The file has microseconds with three decimal places. */
+/* Returns a time of a trace event in nanoseconds. Trace files state microseconds with three decimal
+ * places. */
 static int64_t
 nanoseconds (JsonObject *e, const char *member)
 {
@@ -402,8 +403,8 @@ a_compressed_trace_holds_the_same_text (void **state)
   step_free (&s);
 }
 
-/* A timeline of more ranks than a viewer can open; all ranks have the same times. The trace is
- * refused, and the message names flags that help. */
+/* A timeline of more ranks than a trace viewer can open is refused, and the message names flags
+ * that help. All ranks have the same times here. */
 static void
 a_trace_that_no_viewer_opens_is_refused_with_a_way_out (void **state)
 {

@@ -106,8 +106,8 @@ a_gated_activation_has_an_op_of_two_projections (void **state)
   }
 }
 
-/* An evaluation runs only the forward pass: it skips Adam in every phase, and a matmul if it
- * belongs to the backward pass. */
+/* In an evaluation, ops that only training needs are skipped: Adam in every phase, and a matmul if
+ * it belongs to the backward pass. */
 static void
 an_evaluation_skips_the_update_and_keeps_forward (void **state)
 {

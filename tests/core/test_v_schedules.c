@@ -5,8 +5,8 @@
 #include "tests/runner/runner.h"
 
 /* Writes the order of one rank as text, cell by cell. A cell is a pass of a microbatch, or the
- * oldest pending weight gradient. Orders are made for any number of microbatches; cells of
- * microbatches from m on are left out. */
+ * oldest pending weight gradient. The order may continue for ever; cells of microbatches from m on
+ * are left out. */
 struct told {
   GString *text;
   uint32_t p, m, rank, next[4];
@@ -123,7 +123,7 @@ read_text (const char *text)
   return grid;
 }
 
-/* Activations of the rank that keeps most, in half stages (the size of a chunk). */
+/* Returns the activations of the rank that keeps most, in half stages (the size of a chunk). */
 static double
 most_in_flight (const weft_grid *grid)
 {
@@ -145,8 +145,8 @@ least_slots (uint32_t p, uint32_t m)
   return MAX (6 * m + p - 1, MAX (4 * m + 3 * p - 1, 2 * m + 4 * p - 1));
 }
 
-/* ZB-V needs the least number of slots, and a rank keeps at most 2p chunks. A chunk is half of a
- * stage, so these are the activations that 1F1B keeps on rank 0. */
+/* ZB-V needs the least number of slots that any V schedule needs. A rank keeps at most 2p chunks,
+ * which are half stages: as many activations as 1F1B keeps on rank 0. */
 static void
 zb_v_takes_the_least_slots_there_are_and_keeps_p_stages (void **state)
 {
@@ -205,10 +205,10 @@ half_rhythm (uint32_t p, uint32_t rank, uint32_t slot[4])
   slot[3] = 6 * p + gap - 2 - rank;
 }
 
-/* V-Half is found by a search. The found orders must not be longer than the regular order of
- * half_rhythm(), which idles 7(p - 1) / 2 slots or slightly more. If an input gradient takes 1.5
- * times as long as a forward, they may be 4 % longer, but ranks must not wait for each other in
- * every microbatch. */
+/* Checks a V-Half order, which Weft finds by a search. It must not be longer than the regular order
+ * of half_rhythm(), which idles 7(p - 1) / 2 slots or slightly more. If an input gradient takes 1.5
+ * times as long as a forward, it may be 4 % longer, but ranks must not wait for each other in every
+ * microbatch. */
 static void
 check_half_rhythm (const weft_grid *grid)
 {

@@ -45,8 +45,8 @@ register_callbacks (CUpti_BuffersCallbackRequestFunc wanted,
 
 static void end_buffer (void);
 
-/* cuptiActivityFlushAll: a buffer that holds the record of a running activity is delivered only
- * by a forced flush. */
+/* cuptiActivityFlushAll(): only a forced flush delivers a buffer that holds the record of a running
+ * activity. */
 static CUptiResult CUPTIAPI
 flush (uint32_t flag)
 {
@@ -221,8 +221,8 @@ put_kernel (const char *name, uint64_t begin, uint32_t correlation, uint32_t str
   put (&k, sizeof k);
 }
 
-/* Writes the record that connects a launch with the id that was pushed when the launch was made.
- * Like CUPTI, writes it only if runtime and driver calls are recorded. */
+/* Writes the record that connects a launch with the id that was pushed when the launch was made. As
+ * CUPTI does, writes the record only if runtime and driver calls are recorded. */
 static void
 put_known (uint32_t correlation, uint64_t id)
 {
@@ -418,7 +418,7 @@ launches_of_other_threads_go_by_the_order_of_their_stream (void **state)
   weft_cupti_close (c);
 }
 
-/* Streams of two GPUs may have the same number. Their records must not be mixed. */
+/* Streams of two GPUs may have the same number. The records of these streams must not be mixed. */
 static void
 streams_of_two_gpus_are_told_apart (void **state)
 {
@@ -473,7 +473,8 @@ call_back (CUpti_CallbackId id, uintptr_t graph, uintptr_t node, uintptr_t from)
   fake.callback (NULL, CUPTI_CB_DOMAIN_RESOURCE, id, &what);
 }
 
-/* Creates a graph node in another thread, as NCCL does while our thread captures. */
+/* Creates a graph node in another thread, as NCCL does while the executor's thread captures a
+ * graph. */
 static void *
 add_node_13 (void *graph)
 {

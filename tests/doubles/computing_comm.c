@@ -6,7 +6,7 @@
 #include "tests/doubles/computing_cuda.h"
 #include <string.h>
 
-/* What all members of a communicator share. Some members may be in other processes. */
+/* What all members of a communicator share. Some of the members may be in other processes. */
 struct clique {
   /* number of members, and of those members of this process that have opened the communicator */
   uint32_t n, came;
@@ -158,8 +158,8 @@ look (const struct computing_meeting *m)
   return NULL;
 }
 
-/* A copy of elements [first, first + n) of a member's input, each multiplied by the member's factor
- * (premul_sum) and rounded to the type, as in NCCL. The caller frees it. */
+/* Returns a copy of elements [first, first + n) of a member's input, each multiplied by the
+ * member's factor (premul_sum) and rounded to the type, as NCCL does. The caller frees the copy. */
 static void *
 scaled_term (const struct computing_talk *t, uint64_t first, uint64_t n)
 {
@@ -259,8 +259,8 @@ bring (computing_cuda *d, const struct computing_meeting *m, uint32_t member, co
   return weft_rendezvous_set (d->peers, key, value, NULL) ? NULL : "another process is gone";
 }
 
-/* Waits for the data of a member in another process. NULL: its process has failed. The rendezvous
- * owns the data. */
+/* Waits for the data of a member in another process. Returns NULL if this process has failed. The
+ * rendezvous owns the data. */
 static GBytes *
 fetch (computing_cuda *d, const struct computing_meeting *m, uint32_t member)
 {
@@ -284,8 +284,8 @@ come_to_transfer (computing_cuda *d, struct computing_meeting *m, const struct c
   return NULL;
 }
 
-/* A collective between processes: sends the input of this process's member, fetches the inputs of
- * all others, and computes the result of this member. */
+/* Runs a collective between processes: sends the input of this process's member, fetches the inputs
+ * of all other members, and computes the result of this member. */
 static const char *
 come_to_collective (computing_cuda *d, struct computing_meeting *m, const struct computing_talk *t)
 {

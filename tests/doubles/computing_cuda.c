@@ -115,9 +115,9 @@ free_item (void *data)
   g_free (item);
 }
 
-/* Appends a work item to a stream: for a call of the executor, or when a graph is launched. At this
- * moment it is decided which record a wait waits for, and which collective or transfer a
- * communication call takes part in. */
+/* Appends a work item to a stream: for a call of the executor, or when a graph is launched. When a
+ * wait is appended, the record of its event is chosen; when a communication call is appended, its
+ * collective or transfer is chosen. */
 static void
 give (computing_cuda *d, weft_gpu_stream *stream, struct computing_item *item)
 {
@@ -168,8 +168,8 @@ run_kernels (computing_cuda *d, const struct computing_item *item)
   computing_unfence (d);
 }
 
-/* Runs a host function. On a GPU it runs concurrently with device work, so it must not access
- * device memory, which is inaccessible meanwhile. */
+/* Runs a host function of a stream. On a GPU a host function runs concurrently with device work, so
+ * device memory is inaccessible to it. */
 static void
 run_host (computing_cuda *d, const struct computing_item *item)
 {
@@ -246,8 +246,8 @@ is_ready (const struct computing_item *item)
   return item->kind != COMPUTING_LAUNCH || !item->posted || is_over (item);
 }
 
-/* A stream whose first work item can run: the oldest item, or a random one if the device has a
- * seed. NULL: no item can run. */
+/* Returns a stream whose first work item can run: the stream of the oldest item, or a random one if
+ * the device has a seed. Returns NULL if no item can run. */
 static weft_gpu_stream *
 choose_stream (computing_cuda *d)
 {
@@ -306,8 +306,8 @@ work (computing_cuda *d, const weft_gpu_event *event, weft_gpu_stream *stream, g
   return d->said;
 }
 
-/* Runs work until the event is done. If it is not done, that is no error as long as calls enqueue
- * new work: another thread may still enqueue what is missing. */
+/* Runs work until the event is done. If no work can run, this is no error as long as calls enqueue
+ * new work, because another thread may still enqueue the missing work. */
 static const char *
 look_for (computing_cuda *d, const weft_gpu_event *event, gboolean *done)
 {
@@ -450,7 +450,8 @@ comp_event_close (void *self, weft_gpu_event *event)
   return NULL;
 }
 
-/* An event that is recorded during capture belongs to the graph, and its time cannot be read. */
+/* Records an event. An event that is recorded during capture belongs to the graph, and its time
+ * cannot be read. */
 static const char *
 record (computing_cuda *d, weft_gpu_event *event, weft_gpu_stream *stream)
 {
@@ -466,8 +467,8 @@ comp_record (void *self, weft_gpu_event *event, weft_gpu_stream *stream)
   LOCKED ((computing_cuda *) self, const char *, record (self, event, stream));
 }
 
-/* Records an event with a time. During capture this is an external record: its time can be read,
- * and no stream of the graph may wait for it. */
+/* Records an event with a time. During capture this is an external record: the time can be read,
+ * and no stream of the graph may wait for the event. */
 static const char *
 stamp (computing_cuda *d, weft_gpu_event *event, weft_gpu_stream *stream)
 {
@@ -481,8 +482,8 @@ comp_stamp (void *self, weft_gpu_event *event, weft_gpu_stream *stream)
   LOCKED ((computing_cuda *) self, const char *, stamp (self, event, stream));
 }
 
-/* A stream outside the capture that waits for an event of the capture becomes part of the
- * capture. */
+/* Makes a stream wait for an event. A stream outside the capture that waits for an event of the
+ * capture becomes part of the capture. */
 static const char *
 wait_for (computing_cuda *d, weft_gpu_stream *stream, weft_gpu_event *event)
 {
@@ -512,7 +513,8 @@ comp_finish (void *self, weft_gpu_stream *stream)
   LOCKED ((computing_cuda *) self, const char *, finish (self, stream));
 }
 
-/* Time between two records: one microsecond for each work item done between them. */
+/* Returns the time between two records: one microsecond for each work item that was done between
+ * them. */
 static const char *
 comp_elapsed (void *self, weft_gpu_event *from, weft_gpu_event *to, double *seconds)
 {
@@ -547,8 +549,8 @@ comp_fill (void *self, void *at, uint8_t byte, uint64_t bytes, weft_gpu_stream *
                   .kind = COMPUTING_FILL, .copy = { .to = at, .bytes = bytes }, .value = byte });
 }
 
-/* Copies the arguments of the kernels now, because a GPU reads the arguments of a launch when the
- * call is made. */
+/* Enqueues kernels. Copies their arguments now, because a GPU reads the arguments of a launch when
+ * the call is made. */
 static const char *
 comp_kernel (void *self, const struct weft_kernel *k, uint32_t n,
              const struct weft_gpu_scratch *scratch, weft_gpu_stream *stream)
@@ -710,8 +712,8 @@ comp_capture_start (void *self, weft_gpu_stream *stream)
   LOCKED ((computing_cuda *) self, const char *, start_capture (self, stream));
 }
 
-/* Whether the origin stream of a capture waits for all captured work, as CUDA requires. Goes
- * through the graph from its end. */
+/* Whether the origin stream of a capture waits, directly or through other streams, for all captured
+ * work, as CUDA requires. */
 static gboolean
 is_joined (const weft_gpu_graph *g)
 {

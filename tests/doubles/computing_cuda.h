@@ -80,11 +80,11 @@ struct weft_cudnn_attention;
 
 typedef struct computing_cuda {
   struct weft_gpu_calls calls;
-  uint32_t devices;    /* number of devices that the double reports; default 64 */
+  uint32_t devices;    /* number of GPUs that the test reports to Weft; default 64 */
   gboolean warpgroups; /* TRUE: the devices support wgmma; FALSE by default */
   GRand *rand;         /* random order of work; NULL: work runs in the order of the calls */
-  /* Not NULL: the other ranks are in other processes. This process then has one rank, and runs work
-   * in the order of calls. */
+  /* Not NULL: the other ranks of the job are in other processes. This process then has one rank,
+   * and work runs in the order of calls. */
   struct weft_rendezvous *peers;
   /* cuDNN double, owned by the caller; NULL: attention runs on Weft's kernels */
   struct weft_cudnn_attention *cudnn;
@@ -116,17 +116,18 @@ typedef const char *computing_adder (void *self, weft_gpu_stream *stream,
                                      const struct computing_item *like);
 extern computing_adder *const computing_add;
 
-/* Allocates memory of a pool. Device memory is inaccessible to the host at first. */
+/* Allocates memory of a pool. The host cannot access device memory until computing_let_host()
+ * allows it. */
 void *computing_map (computing_cuda *d, enum weft_pool pool, uint64_t bytes);
 
-/* Frees memory and sets *bytes to its size; FALSE: `at` is not allocated. */
+/* Frees memory and sets *bytes to its size. Returns FALSE if `at` is not allocated memory. */
 gboolean computing_unmap (computing_cuda *d, enum weft_pool pool, const void *at, uint64_t *bytes);
 
 /* touch TRUE: makes all device memory accessible to the host; FALSE: makes it inaccessible. */
 void computing_let_host (computing_cuda *d, gboolean touch);
 
-/* In builds with the address sanitizer: until computing_unfence(), kernels can access no device
- * memory except the operands, the control data and the scratch of these n launches. */
+/* In builds with the address sanitizer: until computing_unfence(), kernels can access only the
+ * operands, the control data and the scratch of the given n launches. */
 struct weft_cuda_launch;
 void computing_fence (const computing_cuda *d, const struct weft_cuda_launch *l, uint32_t n);
 void computing_unfence (const computing_cuda *d);
@@ -139,7 +140,8 @@ void computing_comm_clear (computing_cuda *d);
 struct computing_talk computing_transfer (enum weft_op_kind kind,
                                           const struct weft_gpu_transfer *t);
 
-/* The collective or transfer that a call takes part in: the next one of its communicator. */
+/* Returns the collective or transfer that a communication call takes part in: the next one of its
+ * communicator. */
 struct computing_meeting *computing_meet (const struct computing_talk *talk);
 
 /* Counts a participant of a communication; the caller calls it when the communication call is the
@@ -149,8 +151,8 @@ const char *computing_come (computing_cuda *d, struct computing_meeting *meeting
                             const struct computing_talk *talk);
 gboolean computing_is_over (const struct computing_meeting *meeting);
 
-/* Attention by the double of cuDNN (d->cudnn), instead of exec_gpu/cuda/module/fused.h. If d->cudnn
- * is set, it computes attention of every shape. */
+/* Attention by the double of cuDNN (d->cudnn) in place of exec_gpu/cuda/module/fused.h. The double
+ * computes attention of every shape. */
 gboolean computing_fused_takes (const computing_cuda *d, const struct weft_kernel *k);
 uint64_t computing_fused_scratch (computing_cuda *d, const struct weft_kernel *k);
 const char *computing_fused_run (computing_cuda *d, const struct computing_item *item);

@@ -23,8 +23,8 @@ computing_fused_scratch (computing_cuda *d, const struct weft_kernel *k)
   return bytes;
 }
 
-/* Runs attention. The double of cuDNN does not use a stream, but requires that the caller has set
- * one. */
+/* Runs attention with the double of cuDNN. The double uses no stream, but checks that the caller
+ * has set one. */
 const char *
 computing_fused_run (computing_cuda *d, const struct computing_item *item)
 {

@@ -1,5 +1,5 @@
-/* Memory of the computing device. The host cannot access it while no work runs. In builds with the
- * address sanitizer, a kernel can access only its own operands. */
+/* Memory of the computing device. The host cannot access device memory while no work runs. In
+ * builds with the address sanitizer, a kernel can access only its own operands. */
 #include "core/base/sanitize.h"
 #include "core/exec/control.h"
 #include "kernels/cuda/launch.h"

@@ -7,8 +7,8 @@
  * communication. */
 struct item {
   const struct recorded_call *call;
-  const struct item *record; /* of a wait entry: the record entry that it waits for */
-  GPtrArray *talk;           /* of a launch entry: its communication calls */
+  const struct item *record; /* set if the entry is a wait: the record entry that it waits for */
+  GPtrArray *talk;           /* set if the entry is a launch: its communication calls */
   gboolean posted, done;
 };
 
@@ -23,7 +23,7 @@ struct world {
   struct host *host;  /* by row */
   GQueue *stream;     /* [stream]: entries that have not run yet, struct item * */
   GPtrArray *item;    /* all entries of all streams, owned by this array */
-  GHashTable *record; /* event -> newest record entry */
+  GHashTable *record; /* event -> newest entry that records it */
   /* participant of a communication, as text of side_of() -> number of its posted calls */
   GHashTable *posted;
   /* communication call -> number of calls with the same participant before it */
@@ -58,9 +58,9 @@ give (struct world *w, const struct recorded_call *c, struct item *item)
 
 /* ------------------------------------------------------------------------- meetings */
 
-/* A text that identifies one participant of a communication call: the communicator and the member
- * (collective), or the communicator, sender, receiver and direction (transfer). In a transfer,
- * member 0 is the caller and member 1 its peer. */
+/* Returns a text that identifies one participant of a communication call: the communicator and the
+ * member (collective), or the communicator, sender, receiver and direction (transfer). In a
+ * transfer, member 0 is the caller and member 1 its peer. */
 static char *
 side_of (const struct world *w, const struct recorded_call *c, uint32_t member)
 {
@@ -134,7 +134,7 @@ is_over (const struct world *w, const struct item *launch)
 
 /* ---------------------------------------------------------------------- who goes on */
 
-/* Runs the first item of a stream if it can run. Returns whether anything changed. */
+/* Runs the first entry of a stream if it can run. Returns whether anything changed. */
 static gboolean
 run_stream (struct world *w, GQueue *stream)
 {
@@ -185,8 +185,8 @@ take_wait (struct world *w, const struct recorded_call *c)
   give (w, c, item);
 }
 
-/* Makes the next call of a host, if it can. Returns whether it did: a query waits until its event
- * is done. */
+/* Makes the next call of a host, if it can be made now: a query of an event waits until the event
+ * is done. Returns whether the call was made. */
 static gboolean
 run_host (struct world *w, struct host *h)
 {

@@ -236,9 +236,9 @@ cuda_log_free (cuda_log *log)
 
 /* ------------------------------------------------------------------------- arenas */
 
-/* Whether an arena is outside the memory plan: control data, scratch, or the buffer into which a
- * REDUCE_SCATTER_V receives its terms. Such arenas are small, except this buffer, which exists only
- * if every rank has its own GPU. */
+/* Whether an arena is outside the memory plan: control data, scratch, or the buffer into which
+ * REDUCE_SCATTER_V receives its terms (only if every rank has its own GPU). The first two are
+ * small. */
 static gboolean
 is_beside (const cuda_log *log, const struct recorded_arena *a, uint32_t row)
 {
@@ -363,8 +363,8 @@ n_works (const cuda_log *log, uint32_t row, uint32_t op)
   return n;
 }
 
-/* Compares the kernels of an op. On the device all kernels of an op are one work item; on the host
- * each kernel is one. */
+/* Compares the kernels of an op with the recorded work. On the device all kernels of an op are one
+ * work item; on the host each kernel is a work item. */
 static gboolean
 check_kernels (const cuda_log *log, weft_bind *bind, uint32_t row, uint32_t op)
 {
@@ -419,8 +419,8 @@ check_copies (const cuda_log *log, uint32_t row, uint32_t op)
   return bytes == wanted;
 }
 
-/* Checks a collective with row counts (op kinds ..._V). It consists of sends and receives of the
- * counted rows. REDUCE_SCATTER_V receives into memory outside its operands, and then sums the
+/* Checks a collective with row counts (op kinds ..._V). It must consist of sends and receives of
+ * the counted rows. REDUCE_SCATTER_V receives into memory outside its operands, and then sums the
  * rows. */
 static gboolean
 check_counted (const cuda_log *log, uint32_t row, uint32_t op)
@@ -441,8 +441,8 @@ check_counted (const cuda_log *log, uint32_t row, uint32_t op)
   return TRUE;
 }
 
-/* Checks a communication op if every rank has its own GPU: a shift is two calls (send and receive),
- * every other op one call. */
+/* Checks the calls of a communication op if every rank has its own GPU: a shift is two calls (send
+ * and receive), every other op is one call. */
 static gboolean
 check_launched (const cuda_log *log, uint32_t row, uint32_t op)
 {
@@ -501,7 +501,7 @@ cuda_log_ops (const cuda_log *log)
 
 /* ------------------------------------------------------------------------- order */
 
-/* Finds the first and last work item of an op. FALSE: the op has no work item. */
+/* Finds the first and the last work item of an op. Returns FALSE if the op has none. */
 static gboolean
 works_of (const cuda_log *log, uint32_t row, uint32_t op, const struct cuda_work **first,
           const struct cuda_work **last)
@@ -581,12 +581,14 @@ cuda_log_order (const cuda_log *log)
  * as a work item of the waiting stream. Calls of other ranks are ignored. */
 struct alone {
   const cuda_log *log;
-  uint32_t row, n; /* n: streams + 1; column n - 1 of a clock stands for the begin of the step */
+  /* n: number of streams + 1. The last column of a clock stands for the begin of the step. */
+  uint32_t row, n;
   uint32_t *clock; /* vector clocks of all streams: [stream][column] */
   /* event -> copy of the stream's clock at the record of the event; only events of this rank */
   GHashTable *event;
   const struct recorded_thing *start;
-  GPtrArray **pending; /* [stream]: clocks of the waits since the last other call of the stream */
+  /* [stream]: clocks of the waits that came after the last call of another kind on the stream */
+  GPtrArray **pending;
   /* [stream]: the wait calls (struct recorded_call) whose clocks are in `pending` */
   GPtrArray **about;
   GHashTable *waited; /* events that a stream or a host has waited for */
@@ -601,8 +603,8 @@ covers (const uint32_t *a, const uint32_t *b, uint32_t n)
   return TRUE;
 }
 
-/* Checks the waits that follow each other on a stream: each must add an order that neither the
- * stream nor the other waits have. Otherwise it is superfluous. */
+/* Checks consecutive waits of a stream. Each wait must be necessary: the stream must not already be
+ * ordered after the event, by its own order or by the other waits. */
 static char *
 flush (struct alone *a, uint32_t s)
 {
@@ -711,7 +713,8 @@ look_at_waits (const cuda_log *log, uint32_t row, GHashTable *waited)
   return wrong;
 }
 
-/* Every record must have a wait, except the record at the end of the step (one per GPU). */
+/* Checks that every record of an event has a wait, except the record at the end of the step (one
+ * per GPU). */
 static char *
 look_at_records (const cuda_log *log, GHashTable *waited)
 {
@@ -744,8 +747,8 @@ cuda_log_waits (const cuda_log *log)
   return look_at_records (log, waited);
 }
 
-/* Whether a call is a query of an event for an op with row counts, the only ops for which the host
- * waits inside a step. */
+/* Whether a call queries an event for an op with row counts. Only for these ops does the host wait
+ * inside a step. */
 static gboolean
 may_look (const cuda_log *log, const struct recorded_call *c)
 {

@@ -27,8 +27,8 @@ typedef struct cuda_log {
   /* [row][op]: first and last work item of an op, as indices in `work`; G_MAXUINT32: the op has no
    * work */
   uint32_t **first_work, **last_work;
-  /* [row][op]: the rank and op whose calls do the work of this op; of another rank if ranks share a
-   * GPU */
+  /* [row][op]: rank and op whose calls do the work of this op; if ranks share a GPU, this may be
+   * another rank */
   uint32_t **worker_row, **worker_op;
   /* [stream]: number of the stream's work items that end before the step begins */
   uint32_t *tail;
@@ -37,25 +37,25 @@ typedef struct cuda_log {
   uint64_t *mailbox_bytes;
 } cuda_log;
 
-/* Makes a log of calls [first, first + n) of the device, which are one step, whole or in parts, of
- * executor `x`. `shared`: all ranks share one GPU. */
+/* Makes a log of calls [first, first + n) of the device. These calls are one step of executor `x`.
+ * `shared`: all ranks share one GPU. */
 cuda_log *cuda_log_new (const recorded_cuda *device, weft_exec *x, gboolean shared, uint32_t first,
                         uint32_t n);
 void cuda_log_free (cuda_log *log);
 G_DEFINE_AUTOPTR_CLEANUP_FUNC (cuda_log, cuda_log_free)
 
-/* checks one arena per pool, of the planned size; finds their addresses */
+/* checks that each memory pool has one arena of the planned size, and finds the addresses */
 char *cuda_log_arenas (cuda_log *log);
 /* checks that every op ran once, with its operands at their addresses */
 char *cuda_log_ops (const cuda_log *log);
 /* checks that work runs in an order that the plan allows, and ends before the step ends */
 char *cuda_log_order (const cuda_log *log);
-/* checks that every wait and every record is necessary */
+/* checks that every event wait and every event record is necessary */
 char *cuda_log_waits (const cuda_log *log);
 /* checks that no call of the step waits for the device, opens a handle or allocates memory */
 char *cuda_log_quiet (const cuda_log *log);
-char *cuda_log_comms (const cuda_log *log); /* checks that all members of a communicator call it
-                                             * in the same order, and that none deadlocks */
+/* checks that all members of a communicator make its calls in the same order, without a deadlock */
+char *cuda_log_comms (const cuda_log *log);
 
 /* If every rank has its own GPU: checks that no host or stream waits forever, including hosts that
  * wait for row counts. */

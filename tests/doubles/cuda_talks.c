@@ -1,13 +1,13 @@
-/* Checks that ranks with a GPU each issue their collectives and transfers in an order without
+/* Checks that the collectives and transfers of ranks with a GPU each are issued in an order without
  * deadlock. */
 #include "tests/doubles/cuda_log.h"
 
-/* Launches in their order. A rank has one queue for all its collectives, as if its GPU ran only one
- * at a time, and one queue per stream for transfers, because plans send in both directions at
- * once. */
+/* The launches of a rank that have not been posted, in their order. A rank has one queue for all
+ * its collectives, as if its GPU ran only one at a time, and one queue per stream for transfers,
+ * because plans send in both directions at once. */
 struct queue {
-  /* One array of const struct recorded_call * for each launch: the calls from group_start to
-   * group_end. */
+  /* the recorded calls from group_start to group_end: one array of const struct recorded_call * for
+   * each launch */
   GPtrArray *launch;
   uint32_t next;
   gboolean posted; /* TRUE: the queue's transfers of launch `next` have been posted */
@@ -17,7 +17,8 @@ struct talks {
   const cuda_log *log;
   uint32_t n;
   struct queue *queue;
-  GHashTable *count;  /* key of a transfer -> how many transfers with this key were posted */
+  /* text of a transfer (key_of()) -> how many transfers with this text were posted */
+  GHashTable *count;
   GHashTable *stream; /* communicator -> the stream on which its operations were called */
   char *wrong;
 };
@@ -119,8 +120,8 @@ call_of (const GArray *launch, uint32_t i)
   return g_array_index (launch, const struct recorded_call *, i);
 }
 
-/* If all members of a communicator have the same collectives in their next launch, advances the
- * queues of all members. Returns whether they advanced. */
+/* If all members of a communicator have the same collectives in their next launch, removes this
+ * launch from the queues of all members. Returns whether it did. */
 static gboolean
 meet_collective (struct talks *t, const GArray *mine)
 {
@@ -142,8 +143,8 @@ meet_collective (struct talks *t, const GArray *mine)
   return who->len == comm->n;
 }
 
-/* A text that identifies a transfer: its communicator, direction, sender, receiver, size and
- * type. */
+/* Returns a text that identifies a transfer: its communicator, direction, sender, receiver, size
+ * and type. */
 static char *
 key_of (const struct talks *t, const struct recorded_call *c, gboolean mine)
 {
@@ -171,8 +172,8 @@ count_up (GHashTable *table, char *key)
   g_hash_table_insert (table, key, GUINT_TO_POINTER (n + 1));
 }
 
-/* Posts all transfers of a launch at once. The launch ends when the peers have posted their side of
- * each. Returns whether anything changed. */
+/* Posts all transfers of a launch at once. The launch ends when the peers have posted the matching
+ * transfers. Returns whether anything changed. */
 static gboolean
 meet_transfers (struct talks *t, struct queue *q, const GArray *mine)
 {

@@ -1,5 +1,5 @@
-/* A double of cuBLASLt: the matmuls that kernels/cuda/launch.h describes, computed in fp32. Each
- * output is a sum over k, from k = 0 on. */
+/* A double of cuBLASLt that computes the matmuls of kernels/cuda/launch.h in fp32. Each output is
+ * summed over k in rising order, from k = 0. */
 #include "kernels/cuda/fp8_scales.h"
 #include "kernels/cuda/launch.h"
 #include "kernels/float.h"
@@ -109,8 +109,8 @@ follow (const struct weft_cuda_gemm *g, float *y, uint64_t n)
   weft_cpu_gelu_bwd (&k, 0, 1);
 }
 
-/* Whether the epilogue runs as a separate kernel, as if the library did not support it. TRUE for
- * odd sizes, so that tests cover this case. */
+/* Whether the epilogue runs as a separate kernel, as if cuBLASLt could not fuse it. TRUE for odd
+ * sizes, so that tests cover this case. */
 static gboolean
 is_apart (const struct weft_cuda_gemm *g)
 {

@@ -41,8 +41,8 @@ struct place {
   void *fake; /* handle of the address sanitizer for this stack */
 };
 
-/* The address sanitizer is told the old and the new stack before and after each switch. Otherwise
- * it would treat the stacks of other kernel threads as frames that have returned. */
+/* The address sanitizer must be told about each switch from one stack to another. Otherwise it
+ * would treat the stacks of other kernel threads as frames that have returned. */
 #if WEFT_ADDRESS_SANITIZER
 static place *place_left;
 
@@ -81,9 +81,9 @@ let_touch (const void *, size_t, bool)
 }
 #endif
 
-/* Switches between contexts. swapcontext() would make a system call for the signal mask, which
- * takes most of the time of kernels with many shuffles. This switch saves only the callee-saved
- * registers (System V ABI of x86-64). */
+/* Switches between execution contexts. Saves only the callee-saved registers (System V ABI of
+ * x86-64). swapcontext() would also make a system call for the signal mask, which would take most
+ * of the time of kernels with many shuffles. */
 #if defined(__x86_64__)
 enum { BARE = true, KEPT = 6 };
 
@@ -136,8 +136,8 @@ struct copy {
 
 enum state { READY, AT_BARRIER, IN_EXCHANGE, ENDED };
 
-/* A stack on which kernel threads run. Most threads end without waiting; they run one after the
- * other on one stack. */
+/* A stack on which kernel threads run. Threads that end without waiting run one after the other on
+ * one stack. */
 struct fibre {
   place here;
   std::unique_ptr<uint8_t[]> stack;
@@ -206,8 +206,8 @@ highest (uint32_t bits)
   return WARP - 1 - (uint32_t) __builtin_clz (bits);
 }
 
-/* The next ready lane of the warp, which runs when thread `me` waits or has ended. NULL: no lane is
- * ready, or some threads of the block have not started yet. */
+/* Returns the ready lane of the warp that runs next when thread `me` waits or has ended. Returns
+ * NULL if no lane is ready, or some threads of the block have not started yet. */
 static thread *
 next_lane (const thread *me)
 {
@@ -289,7 +289,7 @@ run_threads (fibre *me)
   while (!EMULATED_RACES && n_begun < threads.size ());
 }
 
-static fibre *comes; /* the stack to which the next switch goes */
+static fibre *comes; /* stack of kernel threads to which the scheduler switches next */
 
 /* The first function that runs on every stack of a kernel thread. It never returns. */
 static void
@@ -421,7 +421,7 @@ __syncwarp (int line)
 
 static size_t shared_bytes; /* size of the dynamic shared memory of the running block */
 
-/* Bounds of the static shared memory of all kernels (__shared__ in emulated_cuda.hh). */
+/* Begin and end of the static shared memory of all kernels (__shared__ in emulated_cuda.hh). */
 extern "C" uint8_t __start_emulated_static[], __stop_emulated_static[];
 
 static void
@@ -484,7 +484,8 @@ arrive (const copy &c)
   emulated_copy_arrived (c.to);
 }
 
-/* Completes all groups of cp.async of the thread except the newest `open`. */
+/* Waits until all groups of cp.async of the thread are complete, except the newest `open`
+ * groups. */
 void
 emulated_copy_wait (unsigned open)
 {
@@ -523,7 +524,8 @@ own_fibre (size_t i)
   return fibres[number].get ();
 }
 
-/* Starts all threads of the block. Each runs until it ends or must wait for others. */
+/* Starts all threads of the block. Each thread runs until it ends or must wait for other
+ * threads. */
 static void
 begin_all (void)
 {
@@ -583,8 +585,8 @@ finish_barrier (void)
   return true;
 }
 
-/* Runs a ready lane of a warp. Its lanes then run one after the other, until all wait at a barrier
- * or have ended. Returns whether a lane was ready. */
+/* Runs a ready lane of a warp, and then the other lanes of the warp one after the other, until all
+ * of them wait at a barrier or have ended. Returns whether a lane was ready. */
 static bool
 run_warp (size_t first)
 {
@@ -621,8 +623,7 @@ run_block (void)
 
 /* ------------------------------------------------------------------------------ launches */
 
-/* Kernel -> bytes of dynamic shared memory that it has requested (cudaFuncSetAttribute()), for the
- * rest of the program. */
+/* kernel -> bytes of dynamic shared memory that it has requested with cudaFuncSetAttribute() */
 static std::map<const void *, size_t> allowed;
 static enum emulated_blocks chosen = EMULATED_ALL;
 static size_t most_shared = SHARED_BYTES;

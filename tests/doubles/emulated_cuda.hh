@@ -52,8 +52,8 @@ extern uint8_t emulated_shared[];
 #define __shared__ static __attribute__ ((noinit)) /* emulated_static.ld collects these variables */
 #define __grid_constant__
 
-/* Allows a kernel more than 48 KB of dynamic shared memory, like cudaFuncSetAttribute(). Returns
- * NULL, or an error message. */
+/* Allows a kernel `bytes` bytes of dynamic shared memory, more than the default limit of 48 KB,
+ * like cudaFuncSetAttribute(). Returns NULL, or an error message. */
 const char *emulated_allow (const void *kernel, size_t bytes);
 
 /* Returns the largest size that emulated_allow() accepts. */

@@ -30,7 +30,8 @@ struct product {
   uint32_t fragments[WORDS];
 };
 
-/* Accumulators with products in flight, and their values before the first of these products. */
+/* The accumulators of a thread that have wgmma products in flight, and their values before the
+ * first of these products. */
 struct busy {
   float *sum;
   unsigned n, products;
@@ -44,11 +45,11 @@ struct flight {
   std::vector<busy> sums;
   /* chunks of shared memory that cp.async has written, before the fence */
   std::vector<size_t> copies;
-  bool begun; /* a wgmma.fence was executed, and no wait has followed */
+  bool begun; /* TRUE: a wgmma.fence was executed, and no wait has followed */
   size_t issued;
 };
 
-/* The two matrix descriptors of a product. All four warps of a warpgroup must pass the same two. */
+/* The two matrix descriptors of a wgmma. All four warps of a warpgroup must pass the same two. */
 struct issued {
   uint64_t a, b;
 };
@@ -94,7 +95,7 @@ emulated_products_open (size_t shared)
   warpgroups.clear ();
 }
 
-/* Checks that all four warps of each warpgroup have issued the same number of products. */
+/* Checks that the four warps of each warpgroup have issued the same number of wgmma products. */
 static void
 check_issued (void)
 {
@@ -258,8 +259,8 @@ compare_warps (flight *f, const emulated_product &it)
     complain ("warps of a warpgroup multiply different matrices");
 }
 
-/* Tells the race detector what a product in flight reads. One lane of each warp reports for all
- * lanes. */
+/* Tells the race detector which memory a wgmma product in flight reads. One lane of each warp does
+ * this for all lanes. */
 static void
 watch (const emulated_product &it)
 {
@@ -341,7 +342,7 @@ element_in (const described &matrix, unsigned outer, unsigned term, const emulat
   return code ((uint8_t) (matrix.element (outer, term / 2) >> term % 2 * 8));
 }
 
-/* One product of a warp, with the operands of all its lanes. */
+/* One wgmma product of a warp, with the operands of all its lanes. */
 struct together {
   const product *lane[WARP];
 
@@ -402,7 +403,7 @@ make (const together &t, float *const sums[WARP])
   }
 }
 
-/* Restores the accumulators of a thread that have no product in flight any more. */
+/* Restores those accumulators of a thread that no product in flight writes any more. */
 static void
 give_back (flight *f)
 {
@@ -417,7 +418,8 @@ give_back (flight *f)
   }
 }
 
-/* Computes the oldest group of products of a warp. The first lane computes for all lanes. */
+/* Computes the oldest group of wgmma products of a warp. The first lane computes for all lanes of
+ * the warp. */
 static void
 make_group (flight *const lanes[WARP])
 {
@@ -438,7 +440,7 @@ make_group (flight *const lanes[WARP])
   }
 }
 
-/* A lane that waits until at most `open` of its groups of products are in flight. */
+/* A lane that waits until at most `open` of its groups of wgmma products are in flight. */
 struct waiting {
   flight *f;
   unsigned open;

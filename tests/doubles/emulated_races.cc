@@ -12,8 +12,8 @@ emulated_races (void)
 #include <stdio.h>
 #include <vector>
 
-/* Functions of ThreadSanitizer: some declare memory of another heap as new, others exclude accesses
- * from race detection. */
+/* Functions of ThreadSanitizer. Some declare memory as new that the emulator uses again; others
+ * exclude memory accesses from race detection. */
 extern "C" {
 void __tsan_java_init (uintptr_t heap, uintptr_t bytes);
 void __tsan_java_alloc (uintptr_t at, uintptr_t bytes);
@@ -146,8 +146,8 @@ emulated_races_end (void)
   __tsan_release (&ended);
 }
 
-/* The sync object of a barrier. Consecutive barriers use two objects in turn, because a fast thread
- * may reach the next barrier before the slowest one has left this one. */
+/* Returns the sync object of a barrier. Consecutive barriers use two objects in turn, because a
+ * fast thread may reach the next barrier before the slowest thread has left this barrier. */
 static void *
 barrier (size_t whose, unsigned count)
 {

@@ -23,14 +23,16 @@ void emulated_races_open (void);
 void emulated_races_open_block (void);
 void emulated_races_close (void);
 
-/* Declares memory as new: a block reuses the shared memory of an earlier, unrelated block. */
+/* Declares memory as new to the race detector, because a block uses the shared memory of an
+ * earlier, unrelated block again. */
 void emulated_races_new_memory (const void *from, size_t bytes);
 
-/* The number of a thread of the block, which is also that of its stack. It differs from all numbers
- * of the previous and the next block. */
+/* Returns the number of a thread of the block, which is also the number of its stack. Threads of
+ * the previous and the next block have other numbers. */
 size_t emulated_races_number (size_t thread);
 
-/* The following accesses belong to this thread of the block, or to the host. */
+/* Tells the race detector that the following accesses are made by this thread of the block, or by
+ * the host. */
 void emulated_races_become (size_t thread);
 void emulated_races_become_host (void);
 
@@ -43,10 +45,11 @@ void emulated_races_end (void);
 void emulated_races_come (size_t whose, unsigned count);
 void emulated_races_go_on (size_t whose, unsigned count);
 
-/* Reports a read by an instruction that the compiler does not instrument. */
+/* Reports a read of memory to the race detector. Needed for instructions that the compiler does not
+ * instrument. */
 void emulated_races_read (const void *from, size_t bytes);
 
-/* Accesses of the thread are not watched while an object of this type exists. */
+/* While an object of this type exists, the race detector ignores the accesses of the thread. */
 struct emulated_unwatched {
   emulated_unwatched (void);
   ~emulated_unwatched (void);

@@ -14,7 +14,7 @@ enum emulator_fault {
   EMULATOR_PACK_ASKEW,  /* a 16-byte access at an address that is only a multiple of 4 */
   /* cp.async of 16 bytes from an address that is a multiple of 4, not of 16 */
   EMULATOR_COPY_ASKEW,
-  EMULATOR_MATRIX_ASKEW, /* ldmatrix of rows that begin at multiples of 8 bytes, not of 16 */
+  EMULATOR_MATRIX_ASKEW, /* ldmatrix whose rows begin at multiples of 8 bytes; 16 are required */
   EMULATOR_BEHIND,       /* a write of a word behind the shared memory of the launch */
   /* a launch with more than 48 KB of shared memory that the kernel has not requested */
   EMULATOR_NOT_ASKED,

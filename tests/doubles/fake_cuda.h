@@ -21,8 +21,8 @@
  * fails; 0: no call fails. */
 void fake_cuda_begin (computing_cuda *device, uint64_t fail_at);
 
-/* Returns the number of calls since fake_cuda_begin(). Sets *left to a resource that is still open
- * or in flight, or to a broken rule; NULL: there is none. */
+/* Returns the number of calls since fake_cuda_begin(). Sets *left to a description of a resource
+ * that is still open or in flight, or of a broken rule; NULL if there is none. */
 uint64_t fake_cuda_end (const char **left);
 
 /* --------------------------------------------- shared by fake_cudart.c and fake_nccl.c */
@@ -36,7 +36,7 @@ gboolean fake_cuda_fails (void);
 /* Whether the call that fake_cuda_begin() lets fail has been made. */
 gboolean fake_cuda_has_failed (void);
 
-/* Whether an NCCL launch on this stream has not been enqueued yet. */
+/* Whether a launch of NCCL on this stream is still pending, that is, not enqueued yet. */
 gboolean fake_nccl_launches_on (const void *stream);
 
 /* What fake_cuda_begin() and fake_cuda_end() do for NCCL. */

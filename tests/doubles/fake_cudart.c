@@ -356,8 +356,8 @@ cudaGetDriverEntryPointByVersion (const char *symbol, void **funcPtr, unsigned i
   return cudaSuccess;
 }
 
-/* The kernel launchers of the module call this function instead of CUDA (tests/CMakeLists.txt). It
- * enqueues the work, and returns an earlier error of the thread, as CUDA does. */
+/* The kernel launchers of the module call this function instead of CUDA's (tests/CMakeLists.txt).
+ * It enqueues the launch, and returns an earlier error of the thread, as CUDA does. */
 static const char *
 launch (weft_gpu_stream *stream, const struct computing_item *item)
 {
@@ -436,7 +436,7 @@ cudaStreamEndCapture (cudaStream_t stream, cudaGraph_t *graph)
   return told (said ? said : "the test wants this call to fail");
 }
 
-/* The executable graph is the graph itself, so a later cudaGraphDestroy() of the graph does
+/* Returns the graph itself as executable graph. So a later cudaGraphDestroy() of the graph does
  * nothing. */
 cudaError_t
 cudaGraphInstantiate (cudaGraphExec_t *pGraphExec, cudaGraph_t graph, unsigned long long flags)

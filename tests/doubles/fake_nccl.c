@@ -50,7 +50,8 @@ static GPtrArray *launching; /* streams on which an NCCL launch has not been enq
 static GArray *operators;
 static gint n_groups, n_comms, n_windows, n_memory;
 static char words[256];
-static const char *broken; /* A rule that calls broke before the call that the test lets fail. */
+/* Text of the first rule that calls broke before the call that the test lets fail; NULL: none. */
+static const char *broken;
 
 static void
 clear_group (struct thread *t)
@@ -68,7 +69,8 @@ free_thread (void *data)
   g_free (data);
 }
 
-/* The state of the calling thread. It exists longer than the thread; the test frees it. */
+/* Returns the state of the calling thread. The state exists longer than the thread; the test frees
+ * it. */
 static struct thread *
 this_thread (void)
 {
@@ -121,7 +123,8 @@ fake_nccl_launches_on (const void *stream)
   return found;
 }
 
-/* Returns an error with a text. Inside a group, ncclGroupEnd() returns the error too. */
+/* Returns an error with a text. If the call is inside a group, ncclGroupEnd() returns the error
+ * too. */
 static ncclResult_t
 refuse (const char *why)
 {
@@ -192,8 +195,8 @@ new_comm (weft_gpu_comm *comm)
   return made;
 }
 
-/* Splits a communicator, when all members have called. Size and rank of the new one follow from
- * color and key. */
+/* Splits a communicator when all members have called. Size and ranks of the new communicator follow
+ * from color and key. */
 static ncclResult_t
 make_split (const struct split *s)
 {
@@ -248,7 +251,7 @@ set_streams (gboolean launches)
     g_clear_pointer (&here.stream, g_ptr_array_unref);
 }
 
-/* Launches a group. NCCL does this in a thread that it starts for the group. */
+/* Launches a group. As in NCCL, a thread that was started for this group makes the launch. */
 static void
 launch (void)
 {
@@ -267,7 +270,8 @@ launch (void)
   clear_group (&here);
 }
 
-/* Frees a communicator. The last one also drops all launches that are still pending. */
+/* Frees a communicator. When the last communicator is freed, all launches that are still pending
+ * are dropped. */
 static void
 free_comm (void *data)
 {
@@ -405,7 +409,7 @@ ncclCommDestroy (ncclComm_t comm)
   return ncclSuccess;
 }
 
-/* A communicator that is aborted inside a group is aborted when the group ends. */
+/* Aborts a communicator. Inside a group, the abort happens when the group ends. */
 ncclResult_t
 ncclCommAbort (ncclComm_t comm)
 {
@@ -551,7 +555,7 @@ ncclRedOpDestroy (ncclRedOp_t op, ncclComm_t comm)
 
 /* ------------------------------------------------------------------------ collectives */
 
-/* A call outside of a group is a group of one call. */
+/* Makes a collective call. A call outside of a group is a group of one call. */
 static ncclResult_t
 talk (struct weft_gpu_collective c, ncclRedOp_t op, struct ncclComm *comm, cudaStream_t stream)
 {

@@ -9,7 +9,7 @@
 enum { PAGE = 4096, UNIT = 16, UNTOUCHED = 0xa5 };
 
 struct fenced {
-  uint8_t *base;  /* first byte of all pages; the first and the last page are inaccessible */
+  uint8_t *base;  /* first byte of all pages; the first and the last page cannot be accessed */
   uint64_t pages; /* bytes of the accessible pages between the two inaccessible pages */
   uint64_t before, bytes;
 };

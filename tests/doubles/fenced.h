@@ -11,7 +11,7 @@ extern "C" {
 
 /* Allocates `bytes` bytes filled with 0xff, which begin `askew` bytes (less than 16) after a
  * multiple of 16. at_end TRUE: the memory ends less than 16 bytes before the inaccessible page
- * behind it. FALSE: it begins `askew` bytes after the inaccessible page before it. */
+ * behind it. FALSE: the memory begins `askew` bytes after the inaccessible page before it. */
 void *fenced_new (uint64_t bytes, unsigned askew, gboolean at_end);
 
 /* Frees the memory (NULL is allowed). Fails if bytes before or after the memory were written. */

@@ -15,7 +15,8 @@ enum { N_ANSWERS = 3, DEFAULT_ALIGNMENT = 256, MAGIC = 0x706c6179 };
 
 /* ---------------------------------------------------------------------------- attributes */
 
-/* The attributes of a descriptor, by number; cublasLt.h defines the size of each. */
+/* The attributes of a cuBLASLt descriptor, by number. cublasLt.h defines the size of each
+ * attribute. */
 struct attributes {
   uint64_t value[64];
 };
@@ -294,8 +295,8 @@ judge (const struct problem *p, const struct description *d, const uint64_t alig
 
 /* ---------------------------------------------------------------------------- algorithms */
 
-/* An algorithm is valid only for the matmul for which it was suggested, and for addresses with the
- * stated alignment. */
+/* An algorithm that the heuristic has suggested. It is valid only for the matmul for which it was
+ * suggested, and for addresses with the stated alignment. */
 struct algorithm {
   uint32_t magic, number;
   uint64_t mark, workspace, alignment[4];
@@ -341,8 +342,8 @@ cublasLtMatmulAlgoGetHeuristic (cublasLtHandle_t handle, cublasLtMatmulDesc_t de
 
   g_assert (handle && c == y);
   playing_cublaslt.n_heuristics++;
-  /* In-place reduction (split-k) adds partial sums in no fixed order, so callers must exclude
-   * it. */
+  /* Split-k with in-place reduction adds the partial sums in no fixed order, so callers must
+   * exclude it. */
   g_assert (
       !(wanted[CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK] & CUBLASLT_REDUCTION_SCHEME_INPLACE));
   *n = 0;
@@ -396,8 +397,8 @@ load (const void *data, cudaDataType_t type, uint64_t i)
   return *weft_floats (data, dtype_of (type), i, 1, &room);
 }
 
-/* The scale of an element of a or b: row or column `outer`, position `term` of the summed
- * dimension. */
+/* Returns the scale of an element of matrix a or b: row or column `outer`, position `term` of the
+ * summed dimension. */
 static float
 scale_at (const struct problem *p, int which, uint64_t outer, uint64_t term)
 {

@@ -165,8 +165,8 @@ set_attribute (weft_cudnn_thing thing, int name, int type, int64_t n, const void
   return 0;
 }
 
-/* Whether the graph has query heads (first operand of the first matmul) that are wider than
- * supported. */
+/* Whether the query heads of the graph (first operand of the first matmul) are wider than the
+ * library supports. */
 static gboolean
 is_too_wide (const struct thing *graph)
 {
@@ -315,8 +315,8 @@ keep (struct thing *tensor, uint64_t i, double value)
 
 /* ------------------------------------------------------------------------------ operations */
 
-/* The matrix of batch element `batch` and of head `head` out of `of` heads. The heads of a group
- * share a matrix. */
+/* Returns the matrix of batch element `batch` and of head `head` of `of` heads. All heads of a
+ * group share a matrix. */
 static const double *
 matrix_of (const struct thing *tensor, int64_t batch, int64_t head, int64_t of)
 {
@@ -458,8 +458,8 @@ pointer_of (const struct thing *pack, int64_t id)
   return NULL;
 }
 
-/* Allocates the elements of a tensor when it is first used, and loads them from memory unless the
- * tensor is virtual. */
+/* Prepares a tensor for its first use in a run: allocates its elements, and loads them from memory
+ * unless the tensor is virtual. */
 static void
 meet (struct thing *tensor, const struct thing *pack, GPtrArray *met)
 {

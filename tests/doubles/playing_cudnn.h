@@ -12,6 +12,6 @@ enum { PLAYING_CUDNN_WORKSPACE = 512 /* bytes, which each run of a plan overwrit
  * GPUs. */
 extern const struct weft_cudnn_calls playing_cudnn;
 
-/* playing_old_cudnn: a release that Weft does not support. playing_former_cudnn: a release whose
- * backward requires multiples of 128 tokens. */
+/* playing_old_cudnn: a release of cuDNN that Weft refuses. playing_former_cudnn: a release whose
+ * backward requires sequence lengths that are multiples of 128. */
 extern const struct weft_cudnn_calls playing_old_cudnn, playing_former_cudnn;

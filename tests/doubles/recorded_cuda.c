@@ -90,7 +90,7 @@ open_thing (recorded_cuda *d, const struct recorded_thing *like, void *out)
   return said;
 }
 
-/* Records that a handle is closed. It counts as closed even if the call fails. */
+/* Records the call that closes a handle. The handle counts as closed even if the call fails. */
 static const char *
 close_thing (recorded_cuda *d, enum recorded_kind kind, const void *thing)
 {
@@ -129,8 +129,8 @@ rec_choose (void *self, uint32_t device)
   return said;
 }
 
-/* Sets row and op of the calls that follow. This function is no call to the device, so it is not
- * recorded. */
+/* Sets the rank and the op to which the following calls belong. The executor's device has no such
+ * call, so this function is not recorded. */
 static const char *
 rec_about (void *self, uint32_t row, uint32_t op)
 {
@@ -258,7 +258,7 @@ rec_wait (void *self, weft_gpu_stream *stream, weft_gpu_event *event)
   return note (self, RECORDED_wait, stream, event, 0);
 }
 
-/* Sets the row counts that a copy transfers to the host to 1; does nothing for other copies. */
+/* If a copy transfers row counts to the host, sets these counts to 1. */
 static void
 count_ones (recorded_cuda *d, const struct weft_gpu_copy *copy)
 {
@@ -355,8 +355,8 @@ rec_comm_id (void *self, struct weft_gpu_id *out)
   return note (self, RECORDED_comm_id, NULL, NULL, 0);
 }
 
-/* Checks a new communicator against the earlier members of the same communicator: all must state
- * the same size and CTA limit. */
+/* Checks a new communicator against those that other members have created for the same group: all
+ * must state the same size and CTA limit. */
 static void
 look_at_members (recorded_cuda *d, const struct recorded_thing *like)
 {
@@ -385,8 +385,7 @@ rec_comm_open (void *self, const struct weft_gpu_member *member, weft_gpu_comm *
   return open_thing (self, &like, out);
 }
 
-/* Splits of a communicator are numbered. The k-th splits of all members make the same
- * communicator. */
+/* Splits a communicator. The k-th splits that its members make create the same new communicator. */
 static const char *
 rec_comm_split (void *self, weft_gpu_comm *parent, int color, const struct weft_gpu_member *m,
                 weft_gpu_comm **out)
@@ -436,8 +435,8 @@ rec_comm_close (void *self, weft_gpu_comm *comm)
   return close_thing (self, RECORDED_comm_close, comm);
 }
 
-/* Several communicators must be aborted in one group. If they were aborted one by one, they could
- * wait for each other. */
+/* Aborts a communicator. Several communicators must be aborted in one group; aborted one by one,
+ * they could wait for each other. */
 static const char *
 rec_comm_abort (void *self, weft_gpu_comm *comm)
 {

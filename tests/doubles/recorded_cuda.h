@@ -22,8 +22,8 @@ struct recorded_thing {
   /* stream: TRUE for high priority; event: TRUE if it records a time; window: TRUE if symmetric */
   gboolean flag;
   uint32_t parent, n,
-      /* communicator: number of the split of its parent, number of members, rank. window: `parent`
-       * is the number of its communicator + 1 */
+      /* of a communicator: parent = number of the split of its parent, n = members, rank; of a
+       * window: parent = number of its communicator + 1 */
       rank;
   uint32_t ctas;          /* communicator: largest number of SMs (CTAs) that it may use */
   _Atomic uint32_t looks; /* number of polls since the last call on the communicator */
@@ -55,14 +55,15 @@ struct recorded_kernel {
 
 typedef struct recorded_cuda {
   struct weft_gpu_calls calls;
-  uint32_t devices;      /* number of devices that the double reports; default 64 */
+  uint32_t devices;      /* number of GPUs that the test reports to Weft; default 64 */
   const char *no_kernel; /* name of a kind of op without a kernel (weft_op_words); may be NULL */
   uint64_t fail_at;      /* the call with this number, counted from 1, fails; 0: none fails */
-  gboolean lost_then;    /* after this call all others fail too, as if the GPUs were lost */
+  /* TRUE: after the call that fails, all other calls fail too, as if the GPUs were lost */
+  gboolean lost_then;
   gboolean never_ends;   /* TRUE: events of the device never complete */
   gboolean never_ready;  /* TRUE: communicators never become ready */
   struct weft_gpu_id id; /* id of the newest communicator that is not a split */
-  /* plan whose row counts (copies to the host) are set to 1; may be NULL */
+  /* plan whose row counts are set to 1 when they are copied to the host; may be NULL */
   const weft_plan *counted;
   uint32_t slow; /* number of polls until a communicator is ready */
 
@@ -74,7 +75,7 @@ typedef struct recorded_cuda {
   double (*seconds) (const struct weft_kernel *k);
   uint64_t room;    /* free memory in bytes that a query returns */
   uint32_t n_looks; /* number of queries of free memory so far */
-  /* seconds of a timed event record; seconds per byte of a copy or collective */
+  /* seconds that recording a timed event takes; seconds per byte of a copy or collective */
   double stamp, byte;
 
   pthread_mutex_t lock;
@@ -107,5 +108,5 @@ recorded_call_at (const recorded_cuda *device, uint32_t i)
   return &g_array_index (device->call, struct recorded_call, i);
 }
 
-/* Whether a call is work of the device. FALSE for calls that order streams, and for bookkeeping. */
+/* Whether a call is work of the device. FALSE for calls that order streams or manage resources. */
 gboolean recorded_is_work (enum recorded_kind kind);

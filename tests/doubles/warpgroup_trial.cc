@@ -78,8 +78,8 @@ struct call {
   float *c;
 };
 
-/* The descriptor of the left matrix for this warpgroup: it begins at the warpgroup's 64 rows or, if
- * transposed, at its panel. */
+/* Returns the descriptor of the left matrix for the calling warpgroup, which reads 64 rows of the
+ * tile (a panel of the tile, if the tile is transposed). */
 static uint64_t
 left_of (const uint8_t *a, const struct warpgroup_trial &trial)
 {

@@ -18,9 +18,8 @@ has_kernel (void *user, enum weft_op_kind kind)
   return weft_cuda_launchers[kind] != NULL;
 }
 
-/* An emulated device. `warpgroups`: whether it has wgmma. `askew`: in every askew-th call, and in
- * its repetition, operands begin one element after an aligned address, as slices of arrays may; 0:
- * in no call. */
+/* An emulated device. `warpgroups`: whether it has wgmma. `askew`: in every askew-th call, operands
+ * begin one element after an aligned address, as slices of arrays may; 0: in no call. */
 struct how {
   gboolean warpgroups;
   unsigned askew;
@@ -69,10 +68,10 @@ is_written_anew (const struct weft_kernel *k, uint32_t o, unsigned flags)
          !g_str_has_prefix (word, "moe_") && !g_str_equal (word, "settle");
 }
 
-/* Runs a call with every operand in fenced memory of its exact size (fenced.h): in the first run at
- * the end of the pages, in the repetition at their begin, so that accesses before and behind the
- * operand end the test. Operands that share memory in the call share it here too. Operands that are
- * only written are filled with NaN. */
+/* Runs a call with every operand in fenced memory of its exact size (fenced.h). Operands end at the
+ * end of the pages in the first run, and begin at the begin of the pages in the second run, so that
+ * accesses before and behind the operand end the test. Operands that share memory in the call share
+ * fenced memory. Outputs are filled with NaN. */
 static void
 run_fenced (const struct weft_kernel *k, const struct how *how, gboolean askew, gboolean again)
 {

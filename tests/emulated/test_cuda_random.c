@@ -19,11 +19,11 @@
 #define JOBS (WEFT_ADDRESS_SANITIZER || WEFT_THREAD_SANITIZER ? 2 : 12)
 #define MOST_RANKS 8
 #define MOST_PARAMETERS 40000
-#define MOST_WORK                                                                                  \
-  1000 /* limit of tokens of a batch x layers x heads: emulated threads are slow */
+/* limit of tokens per batch x layers x heads of a job, because emulated threads are slow */
+#define MOST_WORK 1000
 
-/* Tolerances: the device adds in another order and rounds to 16 bits between kernels
- * (trained_cases.c). */
+/* Tolerances of a random job: the device adds in another order than the CPU, and rounds to 16 bits
+ * between kernels (trained_cases.c). */
 static const struct trained_bound bounds[] = {
   [WEFT_FP32] = { .loss = 1e-5, .norm = 1e-4, .gradient = 1e-3 },
   [WEFT_BF16] = { .loss = 1e-3, .norm = 1e-2, .gradient = 0.3 },
@@ -112,7 +112,8 @@ train_jobs (const struct weft_tests_draw *drawn, gboolean counted)
                  (unsigned) emulated_launches ("warpgroup_codes"));
 }
 
-/* A run that exceeds its time limit must print the seed and the job. A child process does this. */
+/* A job that exceeds its time limit must print its seed and its text, and then ends the program.
+ * The test runs such a job in a child process. */
 static void
 a_run_that_takes_too_long_is_named (void **state)
 {

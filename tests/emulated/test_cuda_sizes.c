@@ -55,12 +55,14 @@ dtype_of (enum weft_op_kind kind, const char *name)
 
 /* ------------------------------------------------------------------------------ launches */
 
-/* Kernel calls in training steps of real models, on one rank. `of`: the model. */
+/* A kernel call as in a training step of a real model on one rank. `of`: name of the model. */
 static const struct real {
   const char *of;
   enum weft_op_kind kind;
   uint64_t dim[8];
-  uint64_t n[4]; /* elements of operands whose size does not follow from the shape; otherwise 0 */
+  /* number of elements of operands whose size does not follow from the shape; 0 for all other
+   * operands */
+  uint64_t n[4];
 } reals[] = {
   { "GPT-2, 64 x 1024 tokens", WEFT_OP_EMBED, { 65536, 768 } },
   { "GPT-2", WEFT_OP_EMBED_BWD, { 65536, 768 } },
@@ -128,8 +130,8 @@ static const struct real {
   { "4 x 2^20 tokens", WEFT_OP_NORM_BWD, { 4 << 20, 1024 } },
 };
 
-/* Launches a call. The operands are addresses without memory, `askew` bytes after a multiple of
- * 256, so no block may run. */
+/* Launches the kernel of a call, and runs none of its blocks: the addresses of the operands have no
+ * memory. They are `askew` bytes after a multiple of 256. */
 static void
 launch_real (const struct real *r, gboolean warpgroups, uint64_t askew)
 {
@@ -151,7 +153,7 @@ launch_real (const struct real *r, gboolean warpgroups, uint64_t askew)
     fail_msg ("%s, %s: %s", r->of, weft_op_info[r->kind].word, error);
 }
 
-/* The emulator aborts the test at a launch that a device would refuse. */
+/* The emulator ends the program at a launch that a device would refuse. */
 static void
 a_device_takes_launches_of_real_models (void **state)
 {
@@ -186,8 +188,8 @@ our_stack (void)
   return stack;
 }
 
-/* stacks/weft.ini states which head widths run on tensor cores. The cost model reads it, so it must
- * agree with the kernels. */
+/* stacks/weft.ini states for the cost model which head widths run on tensor cores. The statement
+ * must agree with the kernels. */
 static void
 the_stack_says_which_heads_tiles_take (void **state)
 {
@@ -210,8 +212,8 @@ the_stack_says_which_heads_tiles_take (void **state)
   emulated_run_blocks (EMULATED_ALL);
 }
 
-/* stacks/weft.ini states which fp8 grouped GEMMs a wgmma kernel computes. The cost model reads it,
- * so it must agree with the kernels. */
+/* stacks/weft.ini states for the cost model which fp8 grouped GEMMs a wgmma kernel computes. The
+ * statement must agree with the kernels. */
 static void
 the_stack_says_which_codes_warpgroups_take (void **state)
 {
@@ -232,7 +234,7 @@ the_stack_says_which_codes_warpgroups_take (void **state)
 }
 
 /* Devices with less shared memory per block than Hopper (163 KB on compute capability 8.0; 99 KB on
- * 8.6, 8.9 and 12.0) must accept the launches too. */
+ * 8.6, 8.9 and 12.0) must accept the launches of real models too. */
 static void
 a_device_with_less_shared_memory_takes_them_too (void **state)
 {
@@ -273,8 +275,8 @@ static const struct large {
   { WEFT_OP_ATTENTION, { 8191, 1024, 8, 8, 128 }, 1, 1, 0 },
 };
 
-/* Reserves addresses. Pages that are never written use no memory, so `bytes` may exceed the memory
- * of the machine. */
+/* Reserves addresses. Only pages that are written use memory, so `bytes` may exceed the memory of
+ * the machine. */
 static void *
 reserve (uint64_t bytes)
 {
@@ -447,8 +449,8 @@ free_squares (struct squares *s, uint64_t rows)
   munmap (s->scale_t, rows);
 }
 
-/* Quantises 98304 rows of 32 x 32 squares and checks the last of them: more than the 65535 blocks
- * that a grid may have in y. */
+/* Quantises 98304 rows of 32 x 32 squares, more than the 65535 blocks that a grid may have in y,
+ * and checks the last squares. */
 static void
 lines_of_squares_may_be_more_than_a_grid_has_in_y (void **state)
 {

@@ -45,12 +45,13 @@ static const char *const jobs[] = {
 
 /* ----------------------------------------------------------------------- a process */
 
-/* The executor of this process, on a device of its own. `end`: how rank `whose` disturbs the run in
- * step 3. */
+/* The executor of this process, on a device of its own. `end`: what rank `whose` does in step 3
+ * (kill, term, usr1, cut, live). */
 static struct {
   computing_cuda *device;
   struct weft_exec_ops ops;
-  /* "kill", "term", "usr1" (signals to itself), "cut" (cuts the token file) or "live" (nothing) */
+  /* what the rank does: sends itself a signal ("kill", "term", "usr1"), cuts the token file
+   * ("cut"), or nothing ("live") */
   const char *end;
   char *data; /* path of the token file of the run */
   uint32_t whose, rank, steps;
@@ -91,7 +92,7 @@ met (const struct weft_launch *launch, struct weft_rendezvous *peers)
   here.device->peers = peers;
 }
 
-/* Whether the test exports weights and gradients of a job. Not with experts, because this model
+/* Whether the test exports weights and gradients of a job. FALSE for jobs with experts, whose model
  * family then has no Hugging Face tensor names. */
 static gboolean
 has_files (const char *words)
@@ -99,8 +100,8 @@ has_files (const char *words)
   return !strstr (words, "num_moe_experts");
 }
 
-/* Arguments of a process: JOB FOLDER STEPS new|load alone|together END RANK. END is what rank RANK
- * does in step 3 (`end` above). */
+/* Arguments of a process of the test: JOB FOLDER STEPS new|load alone|together END RANK. END says
+ * what rank RANK does in step 3. */
 enum { JOB = 1, FOLDER, STEPS, HOW, WHO, END, RANK, N_WORDS };
 
 static int
@@ -198,7 +199,7 @@ assert_same_exports (const char *two, const char *one)
   }
 }
 
-/* Loads the timeline of the last step, and the plan to which it belongs. */
+/* Loads the timeline of the last step, and the plan to which the timeline belongs. */
 static weft_timeline *
 times_of (const char *folder, weft_plan **plan)
 {
@@ -251,8 +252,8 @@ two_processes_train_as_one_does (void **state)
   }
 }
 
-/* Two processes save a checkpoint after step 2, and so does one process. Each then loads the
- * checkpoint of the other; step 3 must have the same loss. */
+/* Two processes save a checkpoint after step 2, and so does one process. Then the two load the
+ * checkpoint of the one, and the one that of the two; the losses of step 3 must be equal. */
 static void
 assert_same_checkpoints (uint32_t job, const char *folder)
 {
@@ -311,8 +312,8 @@ when_one_is_asked_to_stop_all_stop_after_the_same_step (void **state)
   processes_clear (&p);
 }
 
-/* By default SIGUSR1 ends a process. Slurm sends it as a warning; threads of the rendezvous must
- * not receive it. */
+/* SIGUSR1, which Slurm sends as a warning, ends a process by default. Threads of the rendezvous
+ * must not receive this signal. */
 static void
 a_warning_of_slurm_stops_all_as_sigterm_does (void **state)
 {
@@ -325,8 +326,8 @@ a_warning_of_slurm_stops_all_as_sigterm_does (void **state)
   processes_clear (&p);
 }
 
-/* Process 1 cuts the token file after step 3. Process 0 may notice this itself, or be told to stop
- * by process 1; both must save. */
+/* Process 1 cuts the token file after step 3. Process 0 may notice the shorter file itself, or
+ * learn it from process 1. Both processes must save a checkpoint. */
 static void
 when_data_becomes_shorter_all_save (void **state)
 {

@@ -12,12 +12,12 @@
 #include "tests/runner/runner.h"
 #include <string.h>
 
-/* Seeds of computing_cuda_new(): 0 is the order of the calls, every other number another random
- * order. */
+/* Seeds of computing_cuda_new(). Seed 0 runs work in the order of the calls, every other seed in
+ * another random order. */
 enum { IN_ORDER, SHUFFLED = 7 };
 
-/* Every SPARSE-th case runs: with sanitizers, switching between emulated threads is ten times
- * slower. */
+/* Only every SPARSE-th case runs with sanitizers, because switching between emulated threads is
+ * then ten times slower. */
 #define SPARSE (WEFT_ADDRESS_SANITIZER || WEFT_THREAD_SANITIZER ? 9 : 1)
 
 #define ZERO1 "use_distributed_optimizer=true overlap_grad_reduce=true overlap_param_gather=true "
@@ -25,7 +25,7 @@ enum { IN_ORDER, SHUFFLED = 7 };
 
 static const struct trained_bound fp32 = { .loss = 1e-6, .norm = 1e-6, .gradient = 1e-5 };
 
-/* Trains a job on the double. Returns NULL if the device does not support the job. */
+/* Trains a job on the computing device. Returns NULL if the device does not support the job. */
 static trained *
 train (uint32_t seed, const char *words, struct weft_exec_options how)
 {
@@ -148,8 +148,8 @@ parts_of_experts_gather_and_add_rows_by_counts (void **state)
   assert_apart_as_together (jobs, G_N_ELEMENTS (jobs));
 }
 
-/* With `poison`, memory that the step has not written is NaN; with `stress`, ops are issued in a
- * random order that the plan allows. Neither may change a bit. */
+/* With `poison`, memory that the step has not written is NaN. With `stress`, ops are issued in a
+ * random order that the plan allows. Neither option may change a bit of the results. */
 static void
 nobody_reads_what_nobody_has_written (void **state)
 {

@@ -97,8 +97,8 @@ a_shape_that_cudnn_does_not_take_is_refused_with_the_reason (void **state)
   weft_cudnn_attention_free (a);
 }
 
-/* 2^23 tokens: the fp32 sums of gradients alone exceed the limit of scratch. (The double needs
- * little workspace; the real cuDNN would need more, for gradients of scores.) */
+/* A batch of 2^23 tokens: the fp32 sums of attention gradients alone need more scratch than the
+ * limit. (The double of cuDNN needs little workspace.) */
 static void
 more_scratch_than_agreed_is_refused (void **state)
 {
@@ -171,8 +171,8 @@ see_kernel (void *user, const struct weft_kernel *k)
   ++*seen;
 }
 
-/* attention_backend and deterministic_mode must reach every attention call as its fields. They do
- * not change the plan, which is that of flash attention. */
+/* attention_backend and deterministic_mode must reach every attention call as fields of the call.
+ * They do not change the plan. */
 static void
 attention_backend_and_deterministic_mode_reach_every_attention (void **state)
 {
@@ -194,8 +194,8 @@ attention_backend_and_deterministic_mode_reach_every_attention (void **state)
   assert_int_equal (seen, 2 * fused->job.model.num_layers);
 }
 
-/* attention_backend = fused on a machine without a GPU, where cuDNN cannot be opened even if it is
- * installed: the job must be told why. */
+/* attention_backend = fused on a machine without a GPU. cuDNN cannot be opened there, even if it is
+ * installed, and the error must say so. */
 static void
 a_job_that_wants_cudnn_is_told_when_there_is_none (void **state)
 {
@@ -221,7 +221,8 @@ a_job_that_wants_cudnn_is_told_when_there_is_none (void **state)
   weft_fused_free (f);
 }
 
-/* Context-parallel attention is not computed by cuDNN. A line on stderr says this once. */
+/* cuDNN does not compute context-parallel attention. Weft's own kernels compute it, and one line on
+ * stderr says so. */
 static void
 parts_of_sequences_are_left_to_our_own_kernels (void **state)
 {
@@ -287,8 +288,9 @@ close_tried (struct tried *t)
   g_free (t->scratch);
 }
 
-/* Runs a trial of both implementations: our kernel takes `own` and cuDNN `library` milliseconds; a
- * negative time is a failure. Returns whether cuDNN computes this attention from now on. */
+/* Compares both implementations of attention: our kernel takes `own` milliseconds and cuDNN
+ * `library`; a negative time is a failure. Returns whether cuDNN computes this attention from now
+ * on. */
 static gboolean
 try (struct weft_fused *f, struct tried *t, unsigned which, float own, float library)
 {
@@ -381,7 +383,7 @@ auto_without_the_library_is_no_news (void **state)
   close_tried (&t);
 }
 
-/* The quicker implementation is saved per GPU model, so that later runs on this machine choose it
+/* The faster implementation is saved per GPU model, so that later runs on this machine choose it
  * again and have the same bits. */
 static void
 what_was_quicker_is_kept_for_the_machine (void **state)
@@ -490,7 +492,7 @@ cudnn_makes_plans_for_hopper (void **state)
   weft_cudnn_attention_free (a);
 }
 
-/* For an A100, cuDNN has no engine for some shapes; our kernels compute these. */
+/* On an A100, cuDNN has no engine for some attention shapes; Weft's kernels compute these. */
 static void
 cudnn_says_which_plans_it_has_for_ampere (void **state)
 {
@@ -507,7 +509,8 @@ cudnn_says_which_plans_it_has_for_ampere (void **state)
   weft_cudnn_attention_free (a);
 }
 
-/* Redirects the cache of choices, so that these tests do not write into the user's cache folder. */
+/* Redirects the file of the saved choices, so that these tests do not write into the user's cache
+ * folder. */
 static int
 make_caches (void **folder)
 {

@@ -60,8 +60,8 @@ layout_of_tile (unsigned rows, unsigned columns, bool turned)
   return l;
 }
 
-/* The layout that a descriptor describes. Canonical layouts: ((8,m),(T,2)) : ((8T,SBO),(1,T)) for
- * K-major, ((T,8,m),(8,k)) : ((1,T,LBO),(8T,SBO)) for MN-major. */
+/* The layout that a wgmma descriptor describes. CUTLASS's canonical layouts are ((8,m),(T,2)) :
+ * ((8T,SBO),(1,T)) for K-major and ((T,8,m),(8,k)) : ((1,T,LBO),(8T,SBO)) for MN-major. */
 static struct layout
 canonical (uint64_t bits, bool turned)
 {
@@ -74,8 +74,8 @@ canonical (uint64_t bits, bool turned)
   return turned ? mn_major : k_major;
 }
 
-/* Tiles of the kernels: rows, columns, the rows that one wgmma reads (columns, if transposed), and
- * whether it is transposed. */
+/* Tiles that the kernels use: rows, columns, how many rows one wgmma reads (columns, if
+ * transposed), and whether the tile is transposed. */
 static const struct tile {
   unsigned rows, columns, product;
   bool turned;
@@ -132,8 +132,8 @@ check_fields (const struct tile *t, const struct warpgroup_view *v, uint64_t bit
   assert_int_equal (begin >> 7 & 7, 0);
 }
 
-/* Compares three addresses of every element that a wgmma reads: by the layout of the tile, by the
- * descriptor, and as the emulator reads it. */
+/* Compares three addresses of every element that a wgmma reads: from the layout of the tile, from
+ * the descriptor, and as the emulator reads the element. */
 static void
 check_elements (const struct tile *t, const struct warpgroup_view *v, uint64_t bits)
 {

@@ -43,7 +43,7 @@ static const char *const words[EMULATOR_N_FAULT] = {
   [EMULATOR_RACE_GRID] = "two blocks that write to one place",
 };
 
-/* Runs a kernel with this fault. Returns the number of data races that were detected. */
+/* Runs a kernel with the fault `fault`. Returns the number of data races that were detected. */
 static int
 commit (int fault)
 {
@@ -72,7 +72,7 @@ end_of (int (*run) (int what), int what)
   return WIFSIGNALED (status) ? WTERMSIG (status) : WEXITSTATUS (status);
 }
 
-/* Whether this build can detect the fault; some faults need a sanitizer. */
+/* Whether this build can detect the fault; some faults are found only by a sanitizer. */
 static gboolean
 is_minded (int fault)
 {
@@ -116,8 +116,8 @@ kernels_of_a_step_see_their_operands_alone (void **state)
     assert_int_not_equal (end_of (read_arena, N_OPERAND), 0);
 }
 
-/* The results of kernels with races depend on the order of threads and blocks. (The thread
- * sanitizer would report the races, so the test is skipped with it.) */
+/* The results of kernels with races must differ if threads and blocks run in another order. The
+ * test is skipped with the thread sanitizer, which would report the races. */
 static void
 threads_and_blocks_in_another_order_leave_other_numbers (void **state)
 {

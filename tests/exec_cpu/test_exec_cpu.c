@@ -342,9 +342,10 @@ struct table {
   unsigned n, first, stride;
 };
 
-/* Whether a strategy has other bits than one rank in fp16. An offloaded optimizer divides gradients
- * by the loss scale in fp32. Other strategies divide gradients by the number of replicas or tokens
- * later than one rank does, so fewer of them become so small that fp16 loses bits. */
+/* Whether a strategy has other bits than one rank in fp16. There are two reasons. An offloaded
+ * optimizer divides gradients by the loss scale in fp32. Other strategies divide gradients by the
+ * number of replicas or tokens later than one rank does, so fewer gradients become so small that
+ * fp16 loses bits. */
 static gboolean
 is_other_in_fp16 (const struct precision *precision, const char *strategy)
 {

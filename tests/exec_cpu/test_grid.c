@@ -23,9 +23,9 @@
   "kv_channels=8 ffn_hidden_size=64 moe_ffn_hidden_size=32 vocab_size=96 seq_length=16 "           \
   "max_position_embeddings=16"
 
-/* Small models. Eight layers allow eight pipeline stages. The widths that tensor parallel ranks
- * share are multiples of eight, because canonical order cuts a sum over such a width into eight
- * equal parts (kernels/leaves.h). `more`: settings for jobs of several ranks only. */
+/* Small models, with eight layers, which allow eight pipeline stages. The widths that tensor
+ * parallel ranks share are multiples of eight, because canonical order cuts a sum over such a width
+ * into eight equal parts (kernels/leaves.h). `more`: settings for jobs of several ranks only. */
 static const struct {
   const char *words, *more;
 } models[] = {

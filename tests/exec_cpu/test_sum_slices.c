@@ -94,9 +94,9 @@ assert_exchanged (const struct exchange *e, weft_exec *x, uint32_t member)
       assert_true (got[from * SLICE + i] == e->value[from][member * SLICE + i]);
 }
 
-/* Checks that a sum has the error of fp32 additions and one rounding to bf16. Sets *nodes to the
- * largest error of a sum that is rounded to bf16 after every addition, relative to the error that
- * this function allows. */
+/* Checks that the error of a sum is at most that of fp32 additions and one rounding to bf16. Sets
+ * *nodes to the largest error of a sum that is rounded to bf16 after every addition, divided by the
+ * error that this function allows. */
 static void
 assert_rounded_once (const struct exchange *e, weft_exec *x, uint32_t member, double *nodes)
 {

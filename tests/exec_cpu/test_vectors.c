@@ -202,7 +202,7 @@ step (struct run *run)
   weft_timeline_free (timeline);
 }
 
-/* The loss of a step. All ranks that compute a loss must have the same one. */
+/* Returns the loss of a step. All ranks that compute a loss must have computed an equal loss. */
 static double
 loss_of (const struct run *run)
 {
@@ -236,9 +236,9 @@ largest (const float *values, uint64_t n)
   return most;
 }
 
-/* The magnitude to which errors of a gradient are compared: its largest element, but at least 1e-3.
- * The gradient of a bias of keys, which opt has as a separate tensor, is zero except for rounding,
- * because softmax is invariant to this bias.  All other gradients exceed 1e-3. */
+/* Returns the magnitude to which errors of a gradient are compared: its largest element, but at
+ * least 1e-3. The gradient of a bias of keys (a separate tensor in opt) is zero except for
+ * rounding, because softmax is invariant to this bias. All other gradients exceed 1e-3. */
 static double
 scale_of (const float *values, uint64_t n)
 {

@@ -14,7 +14,9 @@
 #define SEED 2027
 #define JOBS 120
 #define MOST_RANKS 8
-#define MOST_OPS 12000 /* limit of ops of all ranks: the checks of more ops take long */
+/* only jobs with at most this many ops over all ranks are drawn, because the checks of more ops
+ * take long */
+#define MOST_OPS 12000
 
 static uint32_t
 count_exchanges (const weft_plan *plan)
@@ -274,9 +276,8 @@ runs_with (const weft_plan *plan, const int64_t counts[8], char **why)
   return t != NULL;
 }
 
-/* Row counts that fill the buffer to its last row are accepted. The following row counts are
- * refused: one row more, negative counts, counts whose sum overflows, and counts whose lower 32
- * bits are small. */
+/* The host must accept row counts that fill the buffer to its last row. It must refuse: one row
+ * more, negative counts, counts whose sum overflows, and counts whose lower 32 bits are small. */
 static void
 counts_fit_to_the_last_row_and_never_by_overflow (void **state)
 {

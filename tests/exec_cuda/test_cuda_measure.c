@@ -248,8 +248,8 @@ kernels_are_prepared_once_before_the_first_step (void **state)
   weft_exec_cuda.close (x);
 }
 
-/* Replaces the query of free memory. Each call returns less free memory than the one before: the
- * memory of what the executor has started in between. */
+/* Replaces the device's query of free memory. Each call returns less free memory than the call
+ * before, as if the executor had started something that needs memory in between. */
 static const char *
 shrink (void *self, uint64_t *left, uint64_t *all)
 {
@@ -284,8 +284,8 @@ memory_that_is_not_the_plans_has_a_name (void **state)
   weft_exec_cuda.close (x);
 }
 
-/* weft compare with two timeline files: prints the reserved memory that was measured beside the one
- * that was predicted. */
+/* weft compare with two timeline files prints the measured reserved memory beside the predicted
+ * one. */
 static void
 a_comparison_names_what_libraries_took (void **state)
 {

@@ -18,8 +18,8 @@
 
 /* ------------------------------------------------------------------------- digests */
 
-/* A number for a stream or event. Streams and events of a rank are counted from 1 in the order of
- * their first use, so that the numbers do not depend on the process. */
+/* Returns a number for a stream or event. The streams and events of a rank are counted from 1 in
+ * the order of their first use, so that the numbers do not depend on the process. */
 static uint32_t
 number_of (GHashTable *numbers, const void *thing)
 {
@@ -75,7 +75,8 @@ is_enqueued (const struct recorded_call *c)
          c->kind == RECORDED_group_end;
 }
 
-/* SHA-1 of all work that a rank enqueues from call `first` on. The caller frees the text. */
+/* Returns the SHA-1 of all work that a rank enqueues from call `first` on, as text. The caller
+ * frees it. */
 static char *
 digest_of (const recorded_cuda *d, uint32_t row, uint32_t first)
 {
@@ -120,8 +121,8 @@ keep_digests (struct part *p, const recorded_cuda *d, uint32_t first)
   }
 }
 
-/* Opens an executor and runs two steps; stores the digests of the second step, and closes the
- * executor. */
+/* Opens an executor, runs two steps, stores the digests of the calls of the second step, and closes
+ * the executor. */
 static void
 live (struct part *p)
 {
@@ -268,8 +269,8 @@ each_process_plays_its_ranks_as_one_process_would (void **state)
   "model=gpt2-nano topology=cpu seq_length=16 num_layers=2 micro_batch_size=2 "                    \
   "global_batch_size=24 reduction_order=fast "
 
-/* A launcher may make only the GPUs of a process's own ranks visible to the process. The process
- * then uses all visible GPUs, from GPU 0 on. */
+/* A launcher may hide all GPUs from a process except those of its own ranks. The process then uses
+ * all visible GPUs, from GPU 0 on. */
 static void
 a_process_that_sees_as_many_gpus_as_it_has_ranks_takes_all_of_them (void **state)
 {
@@ -368,8 +369,8 @@ communicators_that_are_never_ready_are_given_up (void **state)
 
 /* --------------------------------------------------------------------- real processes */
 
-/* What a process of the test does: "play" (every rank trains), or "die", "hang" or "stuck" in rank
- * `who`. */
+/* What a process of the test does: "play": every rank trains; "die", "hang" or "stuck": rank `who`
+ * does this instead. */
 struct ask {
   const char *what;
   uint32_t who;
@@ -449,7 +450,8 @@ be_process (int argc, char **argv)
   return ok ? 0 : 1;
 }
 
-/* Checks that every process has printed the digest of its rank in a run with a single process. */
+/* Checks that every process has printed the digest that its rank has in a run with a single
+ * process. */
 static void
 assert_played (const struct processes *p, const char *launcher)
 {

@@ -122,8 +122,8 @@ what_is_nothing_ends_when_its_lane_has_come_there (void **state)
   assert_times (t, 0, next, 2e-6, 2e-6);
 }
 
-/* Ranks that share a GPU: one member of a group executes the collective. All members must have its
- * times. */
+/* If ranks share a GPU, one member of a group executes the collective. The timeline must state its
+ * times for all members. */
 static void
 members_of_a_collective_have_the_time_of_the_one_that_does_it (void **state)
 {

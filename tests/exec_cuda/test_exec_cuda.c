@@ -13,7 +13,8 @@
 #define N_JOB (300 / SPARSE)
 #define MOST_RANKS 8
 #define NANO "model=gpt2-nano topology=cpu seq_length=16 num_layers=2 global_batch_size=4 "
-#define MOST_OPS 20000 /* limit of ops of all ranks: the checks of more ops take long */
+/* limit of a job's ops over all ranks, because checking more takes long */
+#define MOST_OPS 20000
 
 /* Draws random jobs until a job is legal and small. The caller frees the plan and *words. */
 static weft_plan *
@@ -224,7 +225,7 @@ any_order_of_issue_is_the_plan (void **state)
 
 /* ------------------------------------------------------------------------- offload */
 
-/* Returns the number of kernels of lane gpu that may run concurrently with a piece of work. */
+/* Returns the number of kernels of lane gpu that may run concurrently with a work item. */
 static uint32_t
 count_beside (const cuda_log *log, const struct cuda_work *w)
 {
@@ -258,8 +259,8 @@ count_lane (const weft_plan *plan, const cuda_log *log, enum weft_lane lane, uin
   }
 }
 
-/* Copies and the CPU optimizer have their own streams, so kernels may run concurrently with most
- * copies and optimizer updates. The order of the calls is still exactly that of the plan. */
+/* Copies and the CPU optimizer have streams of their own, so kernels may run concurrently with most
+ * copies and optimizer updates. Each stream still makes its calls in the order of the plan. */
 static void
 what_is_on_the_host_moves_and_is_updated_beside_kernels (void **state)
 {
@@ -423,8 +424,8 @@ assert_same_calls (const recorded_cuda *d, uint32_t row, const uint32_t *at, con
       fail_msg ("%s: rank %u: call %u is another when it is captured", words, row, i);
 }
 
-/* Checks that work is enqueued only on streams of the capture. A stream joins a capture when it
- * waits for an event of the capture. */
+/* Checks that a capture enqueues work only on its origin stream and streams that joined the
+ * capture. */
 static void
 assert_forked (const recorded_cuda *d, uint32_t first, uint32_t end, const char *words)
 {
@@ -588,8 +589,8 @@ assert_counted (const recorded_cuda *d, const weft_plan *plan, uint32_t first)
   assert_int_equal (there, n[0] / 4);
 }
 
-/* Whether this rank sent a byte to the peer of a transfer, and received a byte from the peer, among
- * the first `opened` calls, with which the executor opened. */
+/* Whether a rank sent a byte to the peer of a transfer and received one, among the first `opened`
+ * calls, with which the executor opened. */
 static gboolean
 has_met (const recorded_cuda *d, const struct weft_gpu_transfer *t, uint32_t opened)
 {
@@ -736,7 +737,7 @@ an_evaluation_keeps_its_order_and_leaves_out_what_follows_from_gradients (void *
 /* -------------------------------------------------------------------------- errors */
 
 /* Counts the calls from open to close. Then repeats the run for every stride-th of these calls and
- * lets that call fail (`lost`: and all later calls). Each run must leave no resource open. */
+ * lets this call fail (with `lost` also all later calls). Each run must leave no resource open. */
 static void
 fail_calls (const char *words, const struct weft_exec_options *options, uint32_t stride,
             gboolean lost)
@@ -785,7 +786,7 @@ any_call_may_fail_and_nothing_is_left (void **state)
   fail_calls (EXPERTS "num_layers=1 global_batch_size=2", &own, 5, FALSE);
   fail_calls (STAGES, &shared, 3, FALSE);
   fail_calls (STAGES, &own, 3, FALSE);
-  /* The GPUs are lost: all threads fail at once, and calls that close resources fail, too. */
+  /* lost GPUs: all threads fail at once, and so do calls that close resources */
   fail_calls (TINY "gpus=2", &own, 7, TRUE);
   fail_calls (TINY "gpus=2", &graph, 11, TRUE);
   fail_calls (STAGES, &own, 11, TRUE);
@@ -864,8 +865,7 @@ times_are_those_of_events (void **state)
   close_plan (d, x);
 }
 
-/* weft_cuda_load() must return the functions of the CUDA module, or else an error which says that
- * CUDA, a driver or a GPU is missing. */
+/* weft_cuda_load() returns the CUDA module, or an error: CUDA, a driver or a GPU is missing. */
 static void
 this_machine_has_cuda_or_says_what_is_missing (void **state)
 {

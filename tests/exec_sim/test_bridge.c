@@ -14,7 +14,7 @@ struct end {
   double date;
 };
 
-/* Ends of flows and timers, in the order in which the simulator reports them. */
+/* The ends of flows and timers that the simulator reports, in the order of the reports. */
 struct diary {
   unsigned n;
   struct end end[MAX_ENDS];
@@ -130,9 +130,9 @@ flows_share_equally_whatever_their_latencies (void **state)
   diary_close (d);
 }
 
-/* A pace limits the rate of a flow. First: a flow with the pace of a tenth of the link leaves nine
- * tenths to the other flow, and is no faster alone. Then: two flows whose pace is half of the link,
- * which each would get anyway. */
+/* The pace of a flow limits its rate. First test: the pace is a tenth of the link, so the other
+ * flow gets nine tenths. Second test: two flows whose pace is half of the link, which each would
+ * get without a pace. */
 static void
 a_paced_flow_moves_no_faster_than_its_pace (void **state)
 {
@@ -371,8 +371,8 @@ timers_come_before_flows_and_flows_in_the_order_of_their_creation (void **state)
   diary_close (d);
 }
 
-/* A random workload. The end of a flow or timer starts the next one, whose size depends on the
- * order of ends; so any difference in rounding changes the result. */
+/* A random workload. The end of each flow or timer starts the next one, whose size depends on the
+ * order of the ends so far. So any difference in rounding changes the result. */
 struct game {
   struct diary diary;
   unsigned left;
@@ -478,8 +478,8 @@ links_start_anew_with_every_simulation (void **state)
   }
 }
 
-/* Called at the end of a flow: makes a link of half the capacity, and starts the next flow on
- * it. */
+/* Called when a flow ends: makes a link of half the capacity, and starts the next flow on this
+ * link. */
 static void
 halve (void *user, uint64_t tag)
 {

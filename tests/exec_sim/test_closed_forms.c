@@ -4,7 +4,7 @@
 #include "tests/made/made.h"
 #include "tests/runner/runner.h"
 
-/* Tensors have multiples of SLICE bytes, so that no byte is rounded, and a ring is faster than a
+/* Tensors have multiples of SLICE bytes. So no byte is rounded, and a ring is faster than a
  * tree. */
 #define SLICE UINT64_C (40000000)
 #define LOCAL_LATENCY 3e-6
@@ -13,7 +13,9 @@
 
 static const struct {
   enum weft_op_kind kind;
-  double rounds; /* a round has n - 1 steps; a step sends 1/n of the tensor to the neighbour */
+  /* a round of a ring has n - 1 steps; in each step a rank sends 1/n of the tensor to its
+   * neighbour */
+  double rounds;
 } rings[] = {
   { WEFT_OP_ALL_REDUCE, 2 },
   { WEFT_OP_REDUCE_SCATTER, 1 },
@@ -111,7 +113,8 @@ the_clock_knows_the_same_formulas (void **state)
 #define FORWARD_US 300
 #define BACKWARD_US 700
 
-/* A stage made by hand: one kernel per cell of the schedule, and transfers between cells. */
+/* Builder of the program of one pipeline stage: one kernel per cell of the schedule, and transfers
+ * between the cells. */
 struct stage {
   weft_builder *b;
   uint32_t rank, n_ranks, exchange;
@@ -136,8 +139,8 @@ transfer (struct stage *s, enum weft_op_kind kind, int peer, const struct weft_c
     weft_build_dep (s->b, kernel);
 }
 
-/* Sends the result of cell `done` to the neighbour that needs it and receives the input of cell
- * `next`. A send and a receive with the same neighbour are one group. */
+/* Sends the result of cell `done` to the neighbour stage that needs the result, and receives the
+ * input of cell `next`. A send and a receive with the same neighbour are one launch group. */
 static void
 exchange (struct stage *s, const struct weft_cell *done, const struct weft_cell *next)
 {
@@ -230,7 +233,7 @@ a_pipeline_of_equal_stages_idles_p_minus_one_slots (void **state)
     }
 }
 
-/* Backward passes of 1F1B start as early as possible: B0 of stage r starts when the forward pass
+/* In 1F1B, the first backward pass of stage r starts as early as possible: when the forward pass
  * has reached the last stage and the gradient has returned to stage r. */
 static void
 the_first_backward_comes_when_the_gradient_arrives (void **state)
@@ -249,8 +252,8 @@ the_first_backward_comes_when_the_gradient_arrives (void **state)
 
 /* ------------------------------------------------------------- activations */
 
-/* The largest number of buffers with this name (one per microbatch) in a layer that are alive at
- * once. */
+/* Returns the largest number of buffers with this name (one per microbatch) in a layer that are
+ * alive at once. */
 static uint32_t
 in_flight (const weft_program *p, const char *name, uint32_t layer)
 {

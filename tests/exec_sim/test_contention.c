@@ -52,8 +52,8 @@ send_seconds (const struct weft_cluster *cluster, struct weft_mesh mesh, uint64_
 
 /* ----------------------------------------------------------------- the NIC */
 
-/* Two groups of two ranks on two nodes with one NIC each: GPUs 0 of both nodes, and GPUs 1 of both
- * nodes. Each group must get half of a NIC. */
+/* Two data parallel groups on two nodes with one NIC each: the GPUs 0 of both nodes, and the GPUs 1
+ * of both nodes. Each group must get half of a NIC. */
 static void
 two_groups_on_one_nic_get_half_each (void **state)
 {
@@ -71,7 +71,8 @@ two_groups_on_one_nic_get_half_each (void **state)
   assert_int_equal (shared->n, 1);
 }
 
-/* A group whose own flows share a NIC is not contended: it takes the same time alone. */
+/* If only the flows of one group share a NIC, the collective is not contended: it takes as long as
+ * it takes alone. */
 static void
 a_group_that_shares_with_itself_is_not_contended (void **state)
 {
@@ -155,8 +156,8 @@ lanes_that_take_turns_share_nothing (void **state)
   assert_false (t->contended);
 }
 
-/* GPUs without NVLink send to the next GPU and to the host over one PCIe link, so a ring and copies
- * share it. */
+/* GPUs without NVLink use one PCIe link both for the next GPU and for the host. So a ring and
+ * copies share this link. */
 static void
 a_ring_over_pcie_shares_with_copies (void **state)
 {
@@ -202,8 +203,8 @@ four_flows_share_a_leaf_of_one (void **state)
   assert_near (send_seconds (&cluster, mesh, 100 * MB, FALSE), 100e6 / MADE_NIC);
 }
 
-/* Stage 0 is units 0 and 1, stage 1 is units 2 and 3. Each leaf of stage 0 has four flows; leaves
- * do not share links with each other. */
+/* Stage 0 has the units 0 and 1, stage 1 the units 2 and 3. The uplink of each leaf of stage 0
+ * carries four flows. Leaves do not share links with each other. */
 static void
 leaves_do_not_share_with_each_other (void **state)
 {
@@ -247,9 +248,9 @@ what_a_bottleneck_leaves_goes_to_the_others (void **state)
   assert_true (folded->contended);
 }
 
-/* Each stage fills one unit. Its gradient ring stays inside the unit. Its sends leave over the
- * leaf's uplink, which has the rate of one NIC, so each of the four sends gets a quarter of a NIC.
- * A concurrent ring gets the other three quarters, and the whole NIC after the sends. */
+/* Each stage fills one unit, so the ring of its gradients stays inside the unit. Its four sends
+ * leave over the leaf's uplink, which has the rate of one NIC, so each send gets a quarter of a
+ * NIC. A concurrent ring gets the other three quarters, and the whole NIC after the sends. */
 static void
 a_ring_takes_what_narrow_sends_leave_of_its_nic (void **state)
 {
@@ -265,8 +266,9 @@ a_ring_takes_what_narrow_sends_leave_of_its_nic (void **state)
   assert_near (t->end[1][1], (1.5 * 400e6 + 100e6) / MADE_NIC);
 }
 
-/* Two pods of two units of two nodes. The uplink of a pod has an eighth of the rate of its four
- * NICs, that is half a NIC, for the four flows of a stage. Leaves do not limit these flows. */
+/* Two pods of two units of two nodes. A stage has four flows between pods. The uplink of a pod has
+ * an eighth of the rate of its four NICs, that is half a NIC, for these flows. Leaf switches do not
+ * limit them. */
 static void
 four_flows_share_a_spine_of_half_a_nic (void **state)
 {
@@ -280,8 +282,8 @@ four_flows_share_a_spine_of_half_a_nic (void **state)
                8 * 100e6 / MADE_NIC);
 }
 
-/* A ring over two units of two nodes of two GPUs. On each rail one flow crosses from unit to
- * unit. */
+/* A ring all-reduce over two units of two nodes of two GPUs. On each rail one flow crosses from
+ * unit to unit in each direction. */
 static void
 a_ring_over_units_crosses_each_leaf_once_a_rail (void **state)
 {
@@ -339,8 +341,8 @@ gpus_of_one_node_share_its_host_memory (void **state)
   assert_near (copy_seconds (&cluster, WEFT_OP_COPY_IN, TRUE), 4 * 100e6 / MADE_HOST);
 }
 
-/* Copies to and from the host use the two directions of PCIe, but share the host memory if this is
- * slow. */
+/* Copies to the host and from the host use different directions of PCIe. Both share the bandwidth
+ * of the host memory if this is smaller. */
 static void
 copies_in_and_out_meet_in_host_memory (void **state)
 {
@@ -361,7 +363,8 @@ copies_in_and_out_meet_in_host_memory (void **state)
   }
 }
 
-/* A node of four GPUs: three share a PCIe switch, the fourth has its own and ends sooner. */
+/* A node of four GPUs: three share a PCIe switch. The fourth has a switch of its own and ends its
+ * copy earlier. */
 static void
 a_switch_with_fewer_gpus_is_quicker (void **state)
 {
@@ -420,8 +423,8 @@ is_moving (const struct random_flow *f, double now)
   return f->start <= now && f->left > 0;
 }
 
-/* Water filling: finds the link with the smallest share per flow, fixes the rates of the flows that
- * cross this link, and repeats. */
+/* Computes max-min fair rates by water filling: finds the link with the smallest share per flow,
+ * fixes the rates of the flows that cross this link, and repeats with the other flows. */
 static void
 share (struct random_case *c, double now)
 {

@@ -40,8 +40,8 @@ static const struct better {
   { "latency of spines / 2", { F (fabric_spine_latency) }, 0.5 },
 };
 
-/* Makes links slow. The models of these tests are so small that on fast links only latencies would
- * matter. */
+/* Divides the bandwidths of the cluster, because the models of these tests are so small that on
+ * fast links only latencies would matter. */
 static void
 slow_links (struct weft_job *job)
 {
@@ -131,8 +131,9 @@ check (const char *words, const struct weft_job *job, struct count *n)
   }
 }
 
-/* Full recompute adds kernels to a step and removes none, so the step must not become shorter. Jobs
- * that offload activations are left out, because recomputed activations are not copied. */
+/* Checks that full recompute, which adds kernels to a step and removes none, does not make the step
+ * shorter. Jobs that offload activations are left out, because recomputed activations are not
+ * copied. */
 static void
 check_recompute (const char *words, gboolean slow, struct count *n)
 {

@@ -7,7 +7,7 @@
 #include "tests/runner/runner.h"
 #include <stdlib.h>
 
-/* Whole microseconds of a forward pass and of the two halves of a backward pass. */
+/* Durations of a forward pass and of the two halves of a backward pass, in whole microseconds. */
 struct lengths {
   uint32_t forward, input, weight;
 };
@@ -21,7 +21,8 @@ length_of (const struct weft_cell *cell, struct lengths t)
                                                  : t.input + t.weight;
 }
 
-/* The start or the end of a cell; at the end its result is sent. Events are ordered by time. */
+/* An event of the schedule: the start or the end of a cell. At the end, the result of the cell is
+ * sent. Events are ordered by time. */
 struct event {
   double at;
   /* TRUE: start of the cell, FALSE: end. Of events at the same time, ends come first. */

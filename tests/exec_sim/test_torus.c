@@ -8,7 +8,7 @@
 #define STEP 2e-6 /* latency of a torus link to a neighbouring chip */
 #define HOP 1e-6  /* latency that every chip on the way adds */
 
-/* A torus without latencies, with hosts of 2 x 2 x 1 chips. If the lengths of all axes are
+/* Returns a torus without latencies, with hosts of 2 x 2 x 1 chips. If the lengths of all axes are
  * multiples of 4, every axis has a wraparound link (is "closed"), as on Cloud TPUs. */
 static struct weft_cluster
 torus (uint32_t x, uint32_t y, uint32_t z)
@@ -26,7 +26,8 @@ torus (uint32_t x, uint32_t y, uint32_t z)
   return c;
 }
 
-/* A torus with hosts of one chip; its axes have wraparound links whatever their length. */
+/* Returns a torus whose hosts have one chip. Its axes have wraparound links, whatever their
+ * length. */
 static struct weft_cluster
 odd_torus (uint32_t x, uint32_t y, uint32_t z)
 {
@@ -273,11 +274,13 @@ seconds_of (const struct weft_cluster *c, uint32_t n, uint32_t stride, enum weft
   return traffic_of (c, group, kind, bytes, WEFT_COLL_QUICKEST).seconds;
 }
 
-/* Size of a tensor in bytes, divisible by all numbers below, so that nothing is rounded. */
+/* Bytes of a tensor. All numbers by which the tests below divide are divisors of this size, so
+ * nothing is rounded. */
 #define S 92160e3
 
-/* A ring in both directions: every piece travels at most half way around. The opposite chip is
- * equally far in both directions, so half of a piece reaches it in each direction. */
+/* A ring that uses both directions of an axis: every piece moves at most half way around. The
+ * opposite chip is equally far in both directions, so half of a piece reaches it in each
+ * direction. */
 static void
 one_axis_is_a_ring_in_both_directions (void **state)
 {
@@ -381,8 +384,9 @@ canonical_sums_travel_to_their_owners (void **state)
   assert_near (traffic_of (&c, all, WEFT_OP_ALL_REDUCE, S, WEFT_COLL_CANONICAL).seconds, 2 * swap);
 }
 
-/* A group that is no box: chips 2, 3, 4, 5 of a 4 x 4 x 4 torus. From 2 to 3 is one link, from 3 to
- * 4 two links (x and y), from 5 back to 2 two links. */
+/* A group of chips that is no box: chips 2, 3, 4, 5 of a 4 x 4 x 4 torus. Its ring crosses one link
+ * from 2 to 3, two links (x and y) from 3 to 4, one link from 4 to 5, and two links from 5 back to
+ * 2. */
 static void
 a_group_askew_runs_a_plain_ring (void **state)
 {
@@ -479,7 +483,8 @@ two_groups_on_one_axis_get_half_each (void **state)
   assert_int_equal (t->n, 2);
 }
 
-/* Tensor parallel groups are planes, data parallel groups run along z: they share no links. */
+/* Tensor parallel groups are planes of the torus and data parallel groups run along z, so the two
+ * kinds of groups share no links. */
 static void
 groups_on_axes_of_their_own_do_not_meet (void **state)
 {
@@ -510,9 +515,9 @@ run_sends (const struct weft_cluster *c, struct weft_mesh mesh)
   return made_run (plan);
 }
 
-/* If a stage is one plane of chips, every chip sends to the next stage over its own link. If it is
- * two planes, a send crosses two links, and the link between the planes carries the sends of
- * both. */
+/* If a pipeline stage is one plane of chips, every chip sends to the next stage over a link of its
+ * own. If a stage is two planes, a send crosses two links, and the link between the planes carries
+ * the sends of both planes. */
 static void
 stages_of_two_planes_share_the_links_between (void **state)
 {
@@ -553,7 +558,7 @@ chips_of_a_host_share_its_memory (void **state)
   assert_near (copy_seconds (&c), 2 * S / MADE_HOST);
 }
 
-/* A TPU has separate engines for transfers, so a collective does not slow kernels down. */
+/* On a TPU, transfers have engines of their own, so a collective does not slow kernels down. */
 static void
 communication_takes_nothing_from_kernels (void **state)
 {

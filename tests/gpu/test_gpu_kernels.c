@@ -63,7 +63,8 @@ bytes_of (const struct weft_operand *o)
   return o->n * weft_dtype_bytes (o->dtype);
 }
 
-/* Runs a call with scratch full of NaN, and checks that the guard behind scratch is unchanged. */
+/* Runs a kernel call whose scratch is full of NaN, and checks that the bytes behind the scratch are
+ * unchanged. */
 static void
 run (struct gpu *gpu, const struct weft_kernel *k)
 {
@@ -109,7 +110,8 @@ has_kernel (void *user, enum weft_op_kind kind)
 
 static const char *only; /* name of the kind of op that this process tests */
 
-/* Set-up of a test: the state is a struct gpu, or NULL on a machine without a GPU. */
+/* Finds the GPU of the machine; the set-up of a test. The state is a struct gpu, or NULL on a
+ * machine without a GPU. */
 static int
 find_gpu (void **state)
 {
@@ -181,8 +183,8 @@ attention_on_a_gpu_is_that_of_the_cpu (void **state)
   cuda_case_attention (&device);
 }
 
-/* cuDNN must compute the cases that it supports on Hopper. On older GPUs it has no engine for some
- * of them, and our kernels compute these. */
+/* cuDNN must compute the attention cases that it supports on Hopper. On older GPUs it has no engine
+ * for some of these cases, and Weft's kernels compute them. */
 static void
 attention_by_cudnn_is_that_of_the_cpu (void **state)
 {
@@ -274,7 +276,8 @@ begin_another (void)
     fail_msg ("%s", error->message);
 }
 
-/* What a process has printed, without the lines about tests that passed. The caller frees it. */
+/* Returns what a process has printed, without the lines about tests that passed. The caller frees
+ * it. */
 static char *
 complaint (const char *said)
 {

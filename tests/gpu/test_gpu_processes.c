@@ -102,7 +102,8 @@ be_process (int argc, char **argv)
 
 /* -------------------------------------------------------------------------- tests */
 
-/* Set-up of a test: the state is the path of a token file, or NULL on a machine without a GPU. */
+/* Finds the GPU of the machine; the set-up of a test. The state is the path of a token file, or
+ * NULL on a machine without a GPU. */
 static int
 find_gpu (void **state)
 {

@@ -17,8 +17,8 @@ gpu (void **state)
   return calls;
 }
 
-/* The number of the job that a test trains. A test function with this call is registered once per
- * job, so that a failing job does not hide the others. */
+/* Returns the number of the job that the running test trains. A test function that calls this is
+ * registered once per job, so that a failing job does not hide the other jobs. */
 static uint32_t
 number_of (void **state)
 {
@@ -32,8 +32,8 @@ one_rank_does_what_the_cpu_does (void **state)
     skip ();
 }
 
-/* Wide heads and experts: Hopper runs wgmma kernels, other GPUs run other kernels, with the same
- * checks. */
+/* Jobs with wide heads and experts. Hopper runs wgmma kernels, other GPUs run other kernels; the
+ * checks are the same. */
 static void
 wide_heads_and_experts_train_as_on_the_cpu (void **state)
 {
@@ -85,8 +85,8 @@ what_is_allocated_was_planned (void **state)
   assert_true (gone >= planned && gone - planned < 1024 * MIB);
 }
 
-/* The name of a test: the text of its job without TRAINED_SIZES, which all jobs contain. Frees
- * `words`. */
+/* Returns the name of a test: the text of its job without TRAINED_SIZES, which all jobs contain.
+ * Frees `words`. */
 static char *
 short_name (char *words)
 {

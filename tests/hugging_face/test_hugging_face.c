@@ -118,7 +118,8 @@ add_tensor (weft_state *state, const weft_program *p, const struct weft_param *p
     g_ptr_array_add (state->values[k], g_new0 (float, t.rows *t.columns));
 }
 
-/* A state with the tensors of the model `config`, all on one pipeline stage. All values are 0. */
+/* Returns a state with the tensors of the model `config`, all on one pipeline stage. All values are
+ * 0. */
 static weft_state *
 state_of (const char *config)
 {
@@ -291,8 +292,8 @@ family_state (const char *folder, unsigned f)
   return make_state (folder, json);
 }
 
-/* Gives every element a value that identifies its tensor and position. `coarse`: all values are
- * exact in bf16: 1 plus multiples of 1/64 up to 1.97. */
+/* Gives every element a value that identifies its tensor and position. `coarse`: only values that
+ * are exact in bf16, from 1 to 1.97 in steps of 1/64. */
 static void
 fill (weft_state *state, enum weft_state_kind kind, gboolean coarse)
 {
@@ -353,8 +354,8 @@ append_lines (GString *all, const char *lines, int layer)
   }
 }
 
-/* The contents of a file, one line "name rows columns" per tensor, in the order of the data; caller
- * frees. */
+/* Returns the contents of a safetensors file, one line "name rows columns" per tensor, in the order
+ * of the data. The caller frees the text. */
 static char *
 contents (const char *path)
 {
@@ -459,7 +460,7 @@ what_is_exported_imports_to_the_same_bits (void **folder)
     }
 }
 
-/* Element (row, column) of a tensor of the file, in the file's layout. */
+/* Returns element (row, column) of a tensor of a safetensors file, in the layout of the file. */
 static float
 theirs (const weft_safetensors *file, const char *name, uint64_t row, uint64_t column)
 {
@@ -533,8 +534,8 @@ nemotron_keeps_norm_weights_less_one_but_not_gradients (void **folder)
   weft_state_free (state);
 }
 
-/* Export and import copy or transpose a matrix block by block. These matrices have several
- * blocks, the last of them smaller than the others. */
+/* Export and import copy or transpose a matrix block by block. The matrices of this test have
+ * several blocks, and the last block is smaller. */
 static void
 large_tensors_pass_in_blocks (void **folder)
 {

@@ -27,9 +27,9 @@ ranks_share_out_a_sequence_and_each_has_as_much_of_the_triangle (void **state)
   }
 }
 
-/* The chunks that a context parallel rank holds, one after the other, must be consecutive leaves of
- * the tree (core/base/fold.h) that sums a whole sequence; otherwise canonical sums would be added
- * in another order. */
+/* A context parallel rank holds two chunks of a sequence. Together they must be consecutive leaves
+ * of the tree (core/base/fold.h) that sums a whole sequence; otherwise canonical sums would be
+ * added in another order. */
 static void
 a_ranks_chunks_are_an_aligned_block_of_leaves (void **state)
 {
@@ -141,7 +141,8 @@ expect_near (const struct call *c, uint32_t i, double tolerance)
   }
 }
 
-/* Runs the kernel in three parts, the last first, and compares all operands with the reference. */
+/* Runs the CPU kernel in three parts, the last part first, and compares all operands with the
+ * reference. */
 static void
 run_and_compare (struct call *c, double tolerance)
 {
@@ -369,7 +370,7 @@ whole_row (const struct sample *s, uint32_t rank, uint64_t row)
   return row / s->tokens * s->tokens * s->size + weft_position (place, s->tokens, row % s->tokens);
 }
 
-/* Copies the rows of a rank, n floats each, from an array for the whole sequences. */
+/* Copies the rows of a rank, of n floats each, out of an array for the whole sequences. */
 static void
 take_rows (const struct sample *s, uint32_t rank, const float *whole, float *mine, uint64_t n)
 {
@@ -411,7 +412,7 @@ take_kv (const struct sample *s, const float *qkv, float *kv, uint64_t rows)
     memcpy (kv + row * n, qkv + row * (q + n) + q, n * sizeof *kv);
 }
 
-/* Copies the log-sum-exp of a rank's tokens. It is stored head by head. */
+/* Copies the log-sum-exp of a rank's tokens. The log-sum-exp is stored head by head. */
 static void
 take_lse (const struct sample *s, uint32_t rank, const float *whole, float *mine)
 {
@@ -487,8 +488,8 @@ ranks_compute_nodes_of_the_sums_that_one_rank_takes (void **state)
   }
 }
 
-/* Ring attention, forward: attention to the keys of one rank after the other, merged, must be near
- * attention to all keys. */
+/* Ring attention in forward: attention to the keys of one rank after the other, merged, must give
+ * nearly the result of attention to all keys at once. */
 static void
 a_ring_of_parts_is_the_whole_attention (void **state)
 {
@@ -534,11 +535,12 @@ a_ring_of_parts_is_the_whole_attention (void **state)
 
 /* ------------------------------------------------- gradients of weights, rank by rank */
 
-/* Ops that sum over tokens: `rows`: operands with one row per token; `sums`: operands that are such
- * sums. */
+/* Ops that sum over tokens. `rows`: operands with one row per token; `sums`: operands that are sums
+ * over tokens. */
 static const struct folded {
   enum weft_op_kind kind;
-  uint32_t rows[4], sums[2]; /* numbers of operands; a 0 behind the first entry ends the list */
+  /* numbers of operands; a 0 that is not the first entry ends the list */
+  uint32_t rows[4], sums[2];
   uint64_t per_token, columns, other;
 } folded[] = {
   { WEFT_OP_MATMUL_WGRAD, { 0, 1 }, { 2, 3 }, 1, 5, 7 },
@@ -564,7 +566,7 @@ open_folded (struct call *c, const struct folded *f, uint64_t tokens, struct wef
   call_open (c, f->kind, dim, rand);
 }
 
-/* Copies the rows of a rank from the operands of a call on whole sequences. */
+/* Copies the rows of a rank out of the operands of a call on whole sequences. */
 static void
 deal (const struct folded *f, const struct call *whole, struct call *mine)
 {

@@ -9,8 +9,8 @@
 /* largest relative rounding error of a normal number with 3 bits of mantissa */
 #define HALF_STEP 0x1p-4
 
-/* The value of an E4M3 code by its definition: sign, exponent with bias 7, mantissa of three
- * bits. */
+/* Returns the value of an E4M3 code, computed from its definition: sign, exponent with bias 7,
+ * mantissa of three bits. */
 static double
 value_of (unsigned code)
 {
@@ -154,8 +154,8 @@ quantise (struct tensor *t, uint32_t parts)
   run (&q, parts);
 }
 
-/* The error of a quantised element: at most half a step of three bits of mantissa (normal numbers),
- * or half of the smallest step (subnormal numbers). */
+/* The quantisation error of an element is at most half a step of a mantissa of three bits (normal
+ * numbers), or half of the smallest step (subnormal numbers). */
 static void
 a_tensor_is_off_by_a_sixteenth_of_each_normal_element_at_most (void **state)
 {
@@ -205,8 +205,8 @@ quantise_does_what_its_reference_does (void **state)
   }
 }
 
-/* Scales for extreme magnitudes, as in Transformer Engine: 1 for magnitudes of 0, infinity or NaN,
- * FLT_MAX for tiny ones. */
+/* Scales of tensors with extreme magnitudes, as in Transformer Engine: 1 for a magnitude of 0,
+ * infinity or NaN; FLT_MAX for tiny magnitudes. */
 static void
 scales_are_finite_and_never_zero (void **state)
 {
@@ -303,8 +303,8 @@ quantise_mx (struct tensor *t)
   run (&k, 1);
 }
 
-/* MXFP8: both copies, of the matrix and its transpose, have blocks along their rows. Scales are
- * powers of two, so the results must equal those in double exactly. */
+/* MXFP8 quantisation writes the matrix and its transpose. Both copies have blocks along their rows.
+ * Scales are powers of two, so the results must equal those in double exactly. */
 static void
 quantise_mx_does_what_its_reference_does_in_both_directions (void **state)
 {

@@ -4,8 +4,8 @@
 #include "kernels/kernel.h"
 #include "tests/runner/runner.h"
 
-/* The value of an E5M2 code by its definition: sign, exponent of five bits with bias 15, mantissa
- * of two bits. */
+/* Returns the value of an E5M2 code, computed from its definition: sign, exponent of five bits with
+ * bias 15, mantissa of two bits. */
 static double
 e5m2_value (unsigned code)
 {
@@ -101,8 +101,8 @@ run (const struct weft_kernel *k, uint32_t parts)
     weft_kernels[k->kind].cpu (k, part, parts);
 }
 
-/* Quantises the matrix with one scale from a magnitude that is known before (delayed scaling), and
- * transposes the codes. */
+/* Quantises the matrix with one scale (delayed scaling: the magnitude comes from an earlier step),
+ * and transposes the fp8 values. */
 static void
 quantise_whole (struct factor *f)
 {
@@ -160,7 +160,7 @@ scale_at (const float *scale, uint64_t block, uint64_t i)
   return (double) (block == 32 ? weft_e8m0_float (((const uint8_t *) scale)[i]) : scale[i]);
 }
 
-/* Converts the matrix, its codes and scales to doubles. */
+/* Converts the matrix, its fp8 values and its scales to doubles, for the reference. */
 static void
 widen (struct factor *f, uint64_t block)
 {
@@ -264,7 +264,7 @@ struct product {
   double exact_bias[MOST], exact_y[MOST], exact_sums[MOST];
 };
 
-/* Gives a kernel and its reference the factors (m, t) and (n, t) as operands. */
+/* Gives a kernel and its reference the fp8 factors (m, t) and (n, t) as operands. */
 static void
 give (struct product *p, struct weft_kernel *k, struct weft_kernel *ref, uint64_t block)
 {
@@ -383,8 +383,8 @@ an_infinite_element_is_seen_in_products (void **state)
   }
 }
 
-/* Weight gradients: both factors have blocks along rows. The sum over the rows of the first factor
- * is the bias gradient. */
+/* Weight gradients as products of two fp8 factors: both have blocks along rows. The sum over the
+ * rows of the first factor is the bias gradient. */
 static void
 weight_gradients_are_added_as_by_their_reference (void **state)
 {

@@ -9,7 +9,8 @@
 
 /* ------------------------------------------------------------------------- the cases */
 
-/* An op: its kernel and reference, which operands it writes, and which of these it may add to. */
+/* An op of these tests: its kernel and its reference, which operands it writes, and to which of
+ * these operands it may add. */
 struct op {
   const char *name;
   void (*cpu) (const struct weft_kernel *k, uint32_t part, uint32_t parts);
@@ -144,8 +145,8 @@ matmul_trial (const struct op *op, enum weft_dtype dtype, GRand *random)
   return trial_new (op, dim, dtype, random);
 }
 
-/* Random attention: sequences of one or several blocks, groups of 1, 2, 4 or 8 heads, with or
- * without a window. */
+/* Returns a random attention call: sequences of one or several blocks, groups of 1, 2, 4 or 8
+ * heads, with or without a window. */
 static struct trial *
 attention_trial (const struct op *op, enum weft_dtype dtype, GRand *random)
 {
@@ -188,7 +189,7 @@ random_trial (const struct op *op, enum weft_dtype dtype, GRand *random)
   return t;
 }
 
-/* Number of terms of the longest sum in an op, which bounds its rounding error. */
+/* Returns the number of terms of the longest sum in an op, which bounds its rounding error. */
 static double
 most_terms (const struct trial *t)
 {
@@ -276,8 +277,8 @@ large_products_are_made_of_blocks (void **state)
   compare_one (&wgrad, (const uint64_t[5]){ 700, 300, 500 }, 0);
 }
 
-/* Sequences and heads of several blocks; windows that end at a block boundary, one key before it
- * and one key after it. */
+/* Attention over several blocks of sequence and head width, with windows that end at a block
+ * boundary, one key before it, and one key after it. */
 static void
 wide_heads_and_long_sequences_are_made_of_blocks (void **state)
 {
@@ -333,7 +334,8 @@ sums_over_nothing_are_zero (void **state)
   }
 }
 
-/* A loss whose gradient is `gradient`: the dot product of the attention output and `gradient`. */
+/* Returns a loss whose gradient with respect to the attention output is `gradient`: the dot product
+ * of both. */
 static double
 loss (const struct trial *forward, const double *gradient)
 {
@@ -378,8 +380,8 @@ the_reference_of_attention_has_the_slopes_of_its_forward (void **state)
 
 /* ---------------------------------------------------------------------- the same bits */
 
-/* Runs the trial again in `parts` parts from the operands `start`, with the matmul tile `tile`
- * unless NULL. Every operand must then be bitwise equal to the operand in `found`. */
+/* Runs the call again, in `parts` parts, from the operands `start`, with the matmul tile `tile`
+ * unless this is NULL. Every operand must then be bitwise equal to the operand in `found`. */
 static void
 expect_again (struct trial *t, void *const *start, void *const *found, uint32_t parts,
               const struct weft_tile *tile)
@@ -437,8 +439,8 @@ shares_and_vector_units_do_not_show (void **state)
     }
 }
 
-/* The sum over the terms of one leaf (kernels/leaves.h): the chain of additions that kernels/gemm.h
- * defines. */
+/* Returns the sum over the terms of one leaf (kernels/leaves.h), added in the chain that
+ * kernels/gemm.h defines. */
 static float
 chain (const struct weft_gemm *g, uint32_t leaf, uint64_t i, uint64_t j)
 {
@@ -514,8 +516,9 @@ every_element_is_a_tree_of_chains_on_every_vector_unit (void **state)
     }
 }
 
-/* As in tensor parallelism, each rank sums its share of the terms, and the sums are added in pairs.
- * The result must be bitwise equal to the result of one rank that sums all terms. */
+/* As with tensor parallelism, each rank sums its share of the terms, and the sums of the ranks are
+ * added in pairs. The result must be bitwise equal to the result of one rank that sums all
+ * terms. */
 static void
 ranks_that_share_the_terms_meet_in_the_bits_of_one (void **state)
 {
@@ -612,8 +615,8 @@ attention_does_not_see_other_sequences_or_later_tokens (void **state)
 
 /* -------------------------------------------------------------------- canonical order */
 
-/* Adds the outputs of n sequences along the tree of core/base/fold.h, as separate kernel calls of
- * one sequence each (tests/kernels/test_context.c tests the chunks of a sequence). `at`: where the
+/* Adds the outputs of n sequences along the tree of core/base/fold.h. Each sequence is a kernel
+ * call of its own (tests/kernels/test_context.c tests the chunks of a sequence). `at`: where the
  * operands of the first sequence begin. The sum is in `node`, in fp32, rounded to the type of the
  * operand. */
 static void
@@ -691,7 +694,7 @@ canonical_weight_gradients_are_folded_sequences (void **state)
     }
 }
 
-/* The largest microbatch, 65536 sequences, whose sums need the deepest stack of nodes. */
+/* The largest microbatch, of 65536 sequences. Its sums over sequences need the deepest tree. */
 static void
 a_microbatch_of_65536_sequences_is_folded (void **state)
 {

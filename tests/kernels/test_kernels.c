@@ -97,7 +97,7 @@ static const struct derivative {
   { WEFT_OP_XENT, WEFT_OP_XENT_BWD, 4, "x0 v1 v2" },
 };
 
-/* Draws a case that is so small that a difference quotient of every element can be computed. */
+/* Draws a call so small that a difference quotient of every element can be computed. */
 static void
 make_small (GRand *rand, struct kernel_case *made, enum weft_op_kind kind)
 {
@@ -114,7 +114,7 @@ make_small (GRand *rand, struct kernel_case *made, enum weft_op_kind kind)
   }
 }
 
-/* Draws a case of a forward op with all optional operands present, in doubles that are not
+/* Draws a call of a forward op with all optional operands present, in doubles that are not
  * rounded. */
 static void
 make_forward (GRand *rand, struct kernel_case *made, enum weft_op_kind kind)
@@ -134,7 +134,7 @@ make_forward (GRand *rand, struct kernel_case *made, enum weft_op_kind kind)
   }
 }
 
-/* The sum of the output times `weight`, after `by` was added to element i of operand o. */
+/* Returns the sum of the output times `weight` after `by` was added to element i of operand o. */
 static double
 moved (const struct kernel_case *made, const struct derivative *d, const double *weight, uint32_t o,
        uint64_t i, double by)
@@ -312,8 +312,8 @@ is_folded_operand (const struct kernel_case *made, uint32_t o)
   return kernel_case_is_gradient (made->argument[o].name) && made->k.operand[o].data != NULL;
 }
 
-/* The part of a call that belongs to one sequence: the rows of this sequence, and gradients of its
- * own, which are overwritten and which the caller frees. */
+/* Returns the part of a call that belongs to one sequence: the rows of this sequence, and gradients
+ * in new memory, which the caller frees. */
 static struct weft_kernel
 one_sequence (const struct kernel_case *made, const struct weft_kernel *whole, uint64_t sequence)
 {
@@ -403,7 +403,7 @@ sequences_of_one_call_fold_like_calls_of_one_sequence (void **state)
   g_rand_free (rand);
 }
 
-/* A call on some of the rows (for elementwise ops: elements) of a call. */
+/* Returns a call on some of the rows of a call (for elementwise ops: on some of its elements). */
 static struct weft_kernel
 some_rows (const struct kernel_case *made, const struct weft_kernel *k, uint64_t first, uint64_t n)
 {
@@ -499,8 +499,8 @@ the_residual_gradient_is_added_in_place (void **state)
   g_rand_free (rand);
 }
 
-/* More tokens than embed_bwd links in its lists, and more columns than fit into the scratch of
- * norm_bwd. */
+/* Calls with more tokens than embed_bwd can link in its lists, and with more columns than fit into
+ * the scratch of norm_bwd. */
 static void
 sizes_beyond_the_scratch_give_the_same_sums (void **state)
 {
@@ -536,8 +536,8 @@ sizes_beyond_the_scratch_give_the_same_sums (void **state)
   g_rand_free (rand);
 }
 
-/* Adam in a skipped step (factor 0) must change nothing. Returns TRUE if weights are no operand,
- * because they are stored in fp8. */
+/* Checks that Adam in a skipped step (factor 0) changes nothing. Returns TRUE if weights are no
+ * operand, because they are stored in fp8. */
 static gboolean
 skip_update (uint32_t seed, gboolean initialised)
 {

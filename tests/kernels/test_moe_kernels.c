@@ -308,8 +308,8 @@ logits_that_are_no_numbers_choose_somebody (void **state)
   }
 }
 
-/* Routing weights that are NaN must count towards the capacity like all others. Otherwise an expert
- * would get more rows than its capacity, for which its buffers have room. */
+/* An expert must not get more rows than its capacity, which is the room of its buffers. So rows
+ * whose routing weight is NaN must count towards the capacity like all other rows. */
 static void
 weights_that_are_no_numbers_do_not_exceed_the_capacity (void **state)
 {

@@ -43,8 +43,8 @@ kernel (enum weft_op_kind kind, const uint64_t dim[5])
   return k;
 }
 
-/* Runs the reference on the operands `before` as doubles, and compares all operands within the
- * rounding of fp32. */
+/* Runs the reference on copies of the operands `before` as doubles, and asserts that all operands
+ * agree within the rounding of fp32. */
 static void
 expect_reference (const struct weft_kernel *k, const struct weft_kernel *before)
 {
@@ -142,8 +142,8 @@ a_bias_and_positions_are_added (void **state)
   }
 }
 
-/* A ring brings rank r the piece of rank r - j into slot j. The kernel puts the pieces in the order
- * of ranks. */
+/* After a ring all-gather, slot j of rank r contains the piece of rank r - j. The kernel puts the
+ * pieces in the order of ranks. */
 static void
 pieces_settle_in_the_order_of_ranks (void **state)
 {
@@ -182,7 +182,8 @@ pieces_of_columns_make_rows (void **state)
     assert_true (y[i] == (float) (i + 1));
 }
 
-/* Rank 1 of two copies its columns, and then its rows, out of an array that both ranks have. */
+/* Rank 1 of two tensor parallel ranks copies its columns, and then its rows, out of an array that
+ * both ranks have. */
 static void
 a_rank_takes_its_part (void **state)
 {
@@ -341,7 +342,7 @@ make_loss (struct loss *l, GRand *rand)
   l->lse = draw (rand, TOKENS);
   l->stats = draw (rand, 8 * 3 * TOKENS);
   for (int t = 0; t < TOKENS; t++)
-    /* -1: the token has no target, as at the end of a sequence */
+    /* a target of -1 stands for a token without a target, as at the end of a sequence */
     l->target[t] = g_rand_int_range (rand, -1, VOCAB);
 }
 
@@ -388,7 +389,8 @@ loss_of_one (struct loss *l, gboolean own)
   return loss;
 }
 
-/* Computes the statistics of one rank's logits into `stats`, the largest logits first. */
+/* Computes the loss statistics of one rank's logits and stores them in `stats`, the largest logits
+ * first. */
 static void
 tell (struct loss *l, uint32_t rank, uint32_t ranks, gboolean own, float *stats)
 {
@@ -426,8 +428,8 @@ end (struct loss *l, uint32_t parts, float *lse)
   return loss;
 }
 
-/* The loss of several ranks: all use the maximum of their largest logits; other statistics are
- * added in pairs, as in an all-reduce. */
+/* Computes the loss of several ranks: all ranks use the maximum of their largest logits; other
+ * statistics are added in pairs, as in an all-reduce. */
 static float
 loss_of_many (struct loss *l, uint32_t ranks, float *lse)
 {
@@ -512,8 +514,8 @@ gradients_of_logits_are_those_of_one_rank (void **state)
   free_loss (&l);
 }
 
-/* Loss and gradient by one op, by the same op in two calls of half of the tokens each, and by two
- * ops: all must have the same bits. */
+/* Computes loss and gradient in three ways: by one op, by this op in two calls of half of the
+ * tokens each, and by two ops. All three must have the same bits. */
 static void
 both_at_once_are_the_loss_and_then_its_gradient (void **state)
 {

@@ -5,8 +5,7 @@
 #include "tests/runner/runner.h"
 #include <gio/gio.h>
 
-/* One process: its task `play`, and afterwards the answer `said` or the error that the task
- * returned. */
+/* One process of the job: its task `play`, and afterwards its answer `said` or its error. */
 struct part {
   struct weft_rendezvous_place place;
   char *(*play) (weft_rendezvous *r, GError **error);
@@ -71,6 +70,7 @@ gboolean raw_send (struct raw_client *raw, const struct weft_frame *frame);
  * no frame has arrived for ten seconds. */
 gboolean raw_next (struct raw_client *raw, struct weft_frame *frame);
 
-/* Sends a hello as number `process` of n processes of the job, and receives the answer. */
+/* Sends a hello frame as process number `process` of the n processes of a job, and receives the
+ * answer. */
 gboolean raw_hello (struct raw_client *raw, uint32_t process, uint32_t n,
                     struct weft_frame *answer);

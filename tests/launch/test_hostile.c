@@ -40,8 +40,8 @@ assert_kind (const struct weft_frame *f, enum weft_frame_kind kind)
               (const char *) f->value, weft_frame_words[kind]);
 }
 
-/* Connects n raw clients as the processes of a job, and receives the welcome that each of them
- * gets. */
+/* Connects n raw clients as the processes of a job, and receives the welcome frame that each of
+ * them gets. */
 static void
 admit_all (struct raw_client *raw, uint32_t n, const weft_store *store)
 {
@@ -552,8 +552,8 @@ a_value_that_replaces_another_costs_no_more_memory (void **state)
   weft_store_close (store, 0);
 }
 
-/* A report asks every process for a status. A process that never answers receives only one
- * request. */
+/* A report asks every process for its status. A process that never answers must receive only one
+ * such request. */
 static void
 reports_ask_a_silent_process_once (void **state)
 {
@@ -619,8 +619,8 @@ what_a_process_says_is_told_without_control_characters (void **state)
   weft_store_close (store, 0);
 }
 
-/* Acts as a store of other software, which refuses a process with control characters in its
- * message. */
+/* Acts as a store of other software, which refuses a process with a message that contains control
+ * characters. */
 static gboolean
 refuse_evilly (GSocketService *service, GSocketConnection *c, GObject *source, gpointer data)
 {

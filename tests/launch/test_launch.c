@@ -99,8 +99,8 @@ nobody_started_it_or_one_alone (void **state)
   assert_int_equal (none.n, 1);
 }
 
-/* mpirun starts its daemons with srun, so the processes of the job inherit the variables of
- * srun. The variables of mpirun count. */
+/* mpirun starts its daemons with srun, so the processes of the job inherit the variables of srun
+ * too. The processes must read the variables of mpirun. */
 static void
 variables_of_two_launchers_are_those_of_the_inner_one (void **state)
 {
@@ -121,8 +121,8 @@ variables_of_two_launchers_are_those_of_the_inner_one (void **state)
   assert_int_equal (l.n, 2);
 }
 
-/* The agent of torchrun may itself listen on MASTER_PORT. The rendezvous then uses the next
- * port. */
+/* The agent of torchrun may itself listen on MASTER_PORT. The rendezvous of the job then uses the
+ * next port. */
 static void
 the_port_of_an_agent_is_left_to_it (void **state)
 {

@@ -45,9 +45,9 @@ a_value_of_one_is_got_by_all_who_wait_for_it (void **state)
 typedef GPtrArray *meeting (weft_rendezvous *r, const char *key, GBytes *value, double seconds,
                             GError **error);
 
-/* Exchanges a value ten times: the number of this process, or NULL if `brings` is FALSE. Returns
- * the result of the last exchange as a text with one character per process: its number, or '-'
- * for NULL. The caller frees it. */
+/* Exchanges a value between all processes ten times: the number of this process, or NULL if
+ * `brings` is FALSE. Returns the result of the last exchange as a text with one character per
+ * process: its number, or '-' for NULL. The caller frees it. */
 static char *
 often (meeting *meet, weft_rendezvous *r, gboolean brings, GError **error)
 {
@@ -143,8 +143,8 @@ listen_on_new_loopback (void)
   return g_steal_pointer (&socket);
 }
 
-/* Ranks of each process. Each process must send only the data of its own ranks: the data of all
- * ranks of both processes exceed the largest frame. */
+/* Number of ranks of each process. Each process must send only the data of its own ranks, because
+ * the data of all ranks of both processes exceed the largest frame. */
 #define RANKS 900000u
 
 static char *
@@ -246,7 +246,7 @@ one_stays_away (weft_rendezvous *r, GError **error)
   if (!cast_barrier (r, "step 7", error))
     return NULL;
   if (cast_process (r) == 1) {
-    /* process 1 never joins step 8; it polls until the job has failed */
+    /* process 1 never arrives at the barrier of step 8; it only polls until the job has failed */
     while (weft_rendezvous_poll (r, &asked, error))
       g_usleep (1000);
     return NULL;
@@ -469,7 +469,7 @@ garbage_on_the_port_harms_nobody (void **state)
   cast_clear (&c);
 }
 
-/* Acts as another service on the port, which is not a rendezvous and answers with other bytes. */
+/* Acts as another network service on the port, which answers with bytes that are no frame. */
 static gboolean
 answer_garbage (GSocketService *service, GSocketConnection *c, GObject *source, gpointer data)
 {

@@ -149,7 +149,7 @@ an_impostor_takes_no_place_and_reads_nothing (void **state)
   cast_clear (&c);
 }
 
-/* `runs`: number of processes that have joined the job. `may_end`: set by the test when these
+/* `runs`: number of processes that have joined the job. `may_end`: the test sets it when these
  * processes may continue. */
 static gint runs, may_end;
 
@@ -269,14 +269,15 @@ an_impostor_of_rank_0_is_found_out (void **state)
 
 /* --------------------------------------------------------------------------- listeners */
 
-/* A program between a process and the store. It records the bytes that it forwards, and can
- * change one of them. */
+/* A program between a process and the store, which forwards and records all bytes, and can change
+ * one of them. */
 struct wire_tap {
   GSocket *listening;
   uint16_t port, store_port;
   /* recorded bytes: those sent to the store, and those received from the store */
   GByteArray *up, *down;
-  guint change_after; /* index of the byte from the store that is changed; 0: none */
+  /* position of the byte from the store that is changed, counted from 1; 0: no byte is changed */
+  guint change_after;
   GThread *thread;
 };
 
@@ -354,8 +355,9 @@ contains (const GByteArray *bytes, const char *text)
   return memmem (bytes->data, bytes->len, text, strlen (text)) != NULL;
 }
 
-/* A tap records the bytes between a process and the store. They contain the value if the job has
- * no secret (so the search works), and do not contain it if the job has one. */
+/* A tap records the bytes between a process and the store. If the job has no secret, the recorded
+ * bytes must contain the value (so the search for it works). If the job has a secret, they must not
+ * contain it. */
 static void
 a_listener_on_the_wire_reads_nothing (void **state)
 {
@@ -375,8 +377,8 @@ a_listener_on_the_wire_reads_nothing (void **state)
   }
 }
 
-/* Sends the recorded bytes of a process to the store of another run with the same secret. The
- * store refuses the recorded proof, because its nonce is another. */
+/* Sends the recorded bytes of a process to the store of another run with the same secret. The other
+ * run has another nonce, so its store must refuse the recorded proof. */
 static void
 what_a_listener_has_recorded_admits_nobody (void **state)
 {
@@ -410,8 +412,8 @@ what_a_listener_has_recorded_admits_nobody (void **state)
 static void
 a_byte_that_is_changed_on_the_wire_ends_the_job (void **state)
 {
-  /* Byte `after` of the bytes that the store sends is changed. It lies in the store's challenge,
-   * in its proof, or in its first record, the welcome. */
+  /* Which byte of those that the store sends is changed: byte `after`, which lies in the store's
+   * challenge, in its proof, or in its first record, the welcome. */
   static const struct {
     guint after;
     const char *why;

@@ -3,7 +3,7 @@
 #include "tests/made/cuda_case.h"
 
 /* Attention of `size` context parallel ranks, each with `tokens` tokens of every sequence. `value`:
- * width of value heads (0: `width`). `window` 0: no window. */
+ * width of value heads (0: as wide as `width`). `window`: 0 for no window. */
 struct sample {
   uint32_t batch, size;
   uint64_t tokens, heads, groups, width, window, value;

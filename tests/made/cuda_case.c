@@ -291,8 +291,8 @@ static const struct fixed {
   { WEFT_OP_XENT, { 3, 10000, 0, 9990 } },
   { WEFT_OP_XENT_BWD, { 3, 10000, 7, 9990 } },
   { WEFT_OP_XENT_GRAD, { 3, 10000, 0, 9990, 0, 7 } },
-  /* more columns than the kernel keeps in shared memory (MOST_KEPT of loss.cu): it reads the rest
-   * of the row a second time */
+  /* The row of logits has more columns than the kernel keeps in shared memory (MOST_KEPT of
+   * loss.cu), so the kernel reads the other columns a second time. */
   { WEFT_OP_XENT_GRAD, { 2, 41000, 0, 0, 0, 1 } },
   { WEFT_OP_XENT_GRAD, { 5, 41, 0, 40, 0, 3 } },
   { WEFT_OP_XENT_MAX, { 6, 10, 0, 35 }, .tp = { 3, 4 } },

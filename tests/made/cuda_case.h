@@ -8,17 +8,18 @@
 struct cuda_case_device {
   gboolean (*has_kernel) (void *user, enum weft_op_kind kind);
   /* Runs a call on the device. Operands and control are in host memory, and results are copied back
-   * to it. Scratch has exactly the size that the op needs, and memory behind it must not change.
-   * `again`: this is the second run. */
+   * to the operands. Scratch has exactly the size that the op needs, and the memory behind scratch
+   * must not change. `again`: TRUE in the second run of a call. */
   void (*launch) (void *user, const struct weft_kernel *k, gboolean again);
   void *user;
-  const char *only; /* name of a kind of op, as in core/ops.def: run only its cases; NULL: all */
+  /* only the cases of this kind of op run, named as in core/ops.def; NULL: all cases */
+  const char *only;
   /* compute capability of the GPU, 10 * major + minor; 0: the emulator, which has all
    * instructions */
   int arch;
 };
 
-/* Whether the device has a kernel for an op, and `only` does not exclude the op. */
+/* Whether the device has a kernel for an op, and the field `only` does not exclude the op. */
 gboolean cuda_case_has (const struct cuda_case_device *device, enum weft_op_kind kind);
 
 /* Checks random shapes of the ops that kernel_case.h draws, against the fp64 references. */
@@ -43,7 +44,7 @@ void cuda_case_free (struct weft_kernel *k);
 /* Returns the size of an operand in bytes. */
 uint64_t cuda_case_bytes (const struct weft_operand *operand);
 
-/* Return a random operand. floats: numbers from -1 to 1; counts: integers from 0 to `most`. The
+/* Returns random numbers from -1 to 1 (floats), or random integers from 0 to `most` (counts). The
  * caller frees `data`. */
 struct weft_operand cuda_case_floats (GRand *rand, uint64_t n, enum weft_dtype dtype);
 struct weft_operand cuda_case_counts (GRand *rand, uint64_t n, uint64_t most);

@@ -25,7 +25,7 @@ call_of (enum weft_op_kind kind, enum weft_dtype dtype, const uint64_t dim[3])
   return k;
 }
 
-/* Random floats, of which some are 0 and some underflow to 0 in fp8. */
+/* Returns random floats, of which some are 0 and some underflow to 0 in fp8. */
 static struct weft_operand
 spread_floats (GRand *rand, uint64_t n, enum weft_dtype dtype)
 {
@@ -176,8 +176,8 @@ check_places (const struct cuda_case_device *d, GRand *rand, enum weft_dtype cod
   run (d, &k, 0);
 }
 
-/* fp8 scales: 1.5 for the whole tensor or, with `blocks`, a random power of 2 per block of 32
- * elements. */
+/* Returns fp8 scales: 1.5 for the whole tensor or, with `blocks`, a random power of 2 for each
+ * block of 32 elements. */
 static struct weft_operand
 scale_of (GRand *rand, uint64_t rows, uint64_t terms, gboolean blocks)
 {
@@ -216,7 +216,7 @@ check_products (const struct cuda_case_device *d, GRand *rand, enum weft_dtype d
   run (d, &dx, tolerance);
 }
 
-/* n scales near 1. `block` 0: each element is instead the amax of a whole tensor. */
+/* Returns n scales near 1. With `block` 0, each element is the amax of a whole tensor instead. */
 static struct weft_operand
 scales_of (GRand *rand, uint64_t n, uint64_t block, enum weft_dtype code)
 {
@@ -277,8 +277,8 @@ check_both (const struct cuda_case_device *d, GRand *rand, uint64_t block)
 
 /* ------------------------------------------------------------------------- experts */
 
-/* Experts with more rows than a tile, with no rows, and with fewer rows than a block. Buffers have
- * ROOM rows, of which ROWS are in use. */
+/* Rows of the experts: more than a tile, none, and fewer than a block. Buffers have ROOM rows, of
+ * which ROWS are in use. */
 enum { EXPERTS = 4, ROWS = 310, ROOM = 330 };
 static const int64_t rows_of[EXPERTS] = { 3, 0, 267, 40 };
 

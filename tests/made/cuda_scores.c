@@ -12,7 +12,7 @@ static const struct sample {
   { 1, 37, 2, 1, 72, 0, WEFT_BF16 },
 };
 
-/* Sets scores of masked keys to 0, as the ops that write scores do. */
+/* Sets the attention scores of masked keys to 0, as the ops that write scores do. */
 static void
 hide (const struct sample *s, struct weft_operand *square)
 {

@@ -237,8 +237,8 @@ expert_layer_fill (GRand *rand, struct layer *l)
       expert_layer_set (l, inputs[i], e, g_rand_double_range (rand, -1, 1));
 }
 
-/* Whether an array has one row per routed token. Rows beyond the counts are unused, so they are not
- * compared. */
+/* Whether an array has one row per routed token. Rows beyond the counts are padding, so they are
+ * not compared. */
 static gboolean
 is_by_row (enum array a)
 {

@@ -29,7 +29,8 @@ kernel_case_is_one_of (const char *name, const char *names)
   return g_strv_contains ((const char *const *) list, name);
 }
 
-/* Whether an operand is a sum over tokens: its op may add to it or overwrite it. */
+/* Whether the operand with this name is a sum over tokens: its op may add to the operand or
+ * overwrite it. */
 gboolean
 kernel_case_is_gradient (const char *name)
 {
@@ -193,7 +194,8 @@ kernel_case_make_operand (GRand *rand, struct kernel_case *made, uint32_t o)
     kernel_case_fill (rand, made, o);
 }
 
-/* Whether an op fuses a matmul with the op after it, which then reads sums that are not rounded. */
+/* Whether an op fuses a matmul with the following op, which then reads the matmul's sums before
+ * they are rounded. */
 static gboolean
 is_fused_product (enum weft_op_kind kind)
 {
@@ -237,8 +239,8 @@ kernel_case_make (GRand *rand, struct kernel_case *made, enum weft_op_kind kind)
     kernel_case_make_operand (rand, made, o);
 }
 
-/* Returns a copy of the call whose operands have new memory, set to zero: `size` bytes for each
- * element, at least 4. */
+/* Returns a copy of a call. The operands of the copy have new memory, set to zero, with `size`
+ * bytes for each element, at least 4. */
 static struct weft_kernel
 kernel_case_other_memory (const struct kernel_case *made, size_t size)
 {
@@ -263,8 +265,8 @@ kernel_case_clear (struct kernel_case *made)
   kernel_case_free_memory (made, &made->k);
 }
 
-/* Returns the call with operands in the types that the executor stores. Outputs are filled with
- * NaN. */
+/* Returns a copy of a call with operands in the types that the executor stores. Outputs are filled
+ * with NaN. */
 struct weft_kernel
 kernel_case_as_stored (const struct kernel_case *made)
 {
@@ -338,14 +340,15 @@ longest_sum (const struct kernel_case *made)
   return (double) most;
 }
 
-/* Largest relative error of rounding to a type; fp32 (0) is not counted. */
+/* Largest relative error of rounding to a type, for 16-bit types; rounding to fp32 is ignored
+ * (0). */
 static const double half_ulp[WEFT_N_DTYPE] = { [WEFT_BF16] = 0x1p-8, [WEFT_FP16] = 0x1p-11 };
-/* Tolerance of an element: `error` is absolute, `share` is relative to the element. */
+/* Tolerance of an element: `error` is an absolute error, `share` is multiplied by the element. */
 struct tolerance {
   double error, share;
 };
 
-/* The largest 1 / sqrt (variance + epsilon) of a row of a norm. The gradient of a norm is a
+/* Returns the largest 1 / sqrt (variance + epsilon) of a row of a norm. The gradient of a norm is a
  * difference of larger numbers, multiplied by this factor, so its error grows with the factor. */
 static double
 steepest (const struct kernel_case *made)

@@ -50,7 +50,8 @@ struct kernel_case {
 /* Whether `name` is one of `names`, separated by blanks. */
 gboolean kernel_case_is_one_of (const char *name, const char *names);
 
-/* Whether an operand of this name is a sum over tokens: its op may add to it or overwrite it. */
+/* Whether the operand with this name is a sum over tokens: its op may add to the operand or
+ * overwrite it. */
 gboolean kernel_case_is_gradient (const char *name);
 
 /* Parses the operands of an op, for example "dy:r x:r dw:rw db:rw?". Returns their number. */
@@ -79,9 +80,9 @@ struct weft_kernel kernel_case_as_stored (const struct kernel_case *made);
  * kernel_case_free_memory() frees the operands. */
 struct weft_kernel kernel_case_as_doubles (const struct kernel_case *made);
 
-/* Frees the operands of a copy `k` of the call. */
+/* Frees the operands of `k`, which is a copy that the functions above have returned. */
 void kernel_case_free_memory (const struct kernel_case *made, struct weft_kernel *k);
 
-/* Fails if an operand differs from the reference by more than rounding can explain. */
+/* Fails the test if an operand differs from the reference by more than rounding can explain. */
 void kernel_case_compare (const struct kernel_case *made, uint32_t o,
                           const struct weft_kernel *found, const struct weft_kernel *wanted);

@@ -226,7 +226,8 @@ made_run_with (const struct weft_exec_ops *exec, const weft_plan *plan, const ch
   return t;
 }
 
-/* Asserts that every rank of `whole` has the times of its representative in `folded`. */
+/* Asserts that every rank of the unfolded timeline `whole` has the times of its representative in
+ * the folded timeline. */
 static inline void
 made_assert_same_dates (const weft_plan *plan, const weft_timeline *folded,
                         const weft_timeline *whole)

@@ -30,7 +30,7 @@ plan_of (const char *first, ...)
 
 /* ---------------------------------------------------------------- queries */
 
-/* Returns the i-th op of a kind whose name has this prefix, or WEFT_NO_OP. */
+/* Returns the i-th op of a kind whose name begins with this prefix, or WEFT_NO_OP. */
 static inline uint32_t
 nth (const weft_program *p, enum weft_op_kind kind, const char *name, uint32_t i)
 {

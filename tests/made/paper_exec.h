@@ -100,8 +100,8 @@ struct paper_job {
   weft_state *state;
 };
 
-/* Opens a job on this executor. Its text is `model` and `layout` together: "model=gpt2-nano
- * precision=bf16" and "gpus=8", for instance. */
+/* Opens a job on the paper executor. The text of the job is `model` and `layout` together, for
+ * instance "model=gpt2-nano precision=bf16" and "gpus=8". */
 static inline struct paper_job
 paper_job_open (const char *model, const char *layout)
 {
@@ -137,7 +137,8 @@ paper_tensor (weft_state *state, uint32_t tensor, enum weft_state_kind kind)
   return value;
 }
 
-/* Writes numbers that depend on tensor, kind, element and `salt`, and not on the strategy. */
+/* Writes numbers into all tensors that depend on tensor, kind, element and `salt`, and not on the
+ * strategy. */
 static inline void
 paper_fill (weft_state *state, uint32_t salt)
 {
@@ -152,7 +153,7 @@ paper_fill (weft_state *state, uint32_t salt)
     }
 }
 
-/* Asserts that every tensor of this kind has the same bits in both states. */
+/* Asserts that every tensor of a kind has the same bits in both states. */
 static inline void
 paper_assert_equal (weft_state *found, weft_state *wanted, enum weft_state_kind kind)
 {

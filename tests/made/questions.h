@@ -8,7 +8,7 @@
 #include "tests/made/mutant.h"
 #include "tests/made/random_job.h"
 
-/* The program of a stage before the memory plan adds memory waits. */
+/* Returns the program of a stage before the memory plan adds memory waits. */
 static inline weft_program *
 built (const char *words, uint32_t role)
 {
@@ -61,7 +61,7 @@ comes_after (const weft_program *p, uint32_t first, uint32_t then)
   return weft_ordered (p, before, first, then);
 }
 
-/* Number of kernels of lane gpu that must have ended when `op` starts. */
+/* Returns the number of kernels of lane gpu that must have ended when `op` starts. */
 static inline uint32_t
 kernels_before (const weft_program *p, uint32_t op)
 {
@@ -69,8 +69,8 @@ kernels_before (const weft_program *p, uint32_t op)
   return before[(size_t) op * WEFT_N_LANE + WEFT_LANE_GPU];
 }
 
-/* Number of elements of the first stage under Megatron-FSDP at a level, with the padding that gives
- * each of `slices` ranks whole rows. */
+/* Returns the number of elements of the first stage at a level of Megatron-FSDP, with the padding
+ * that gives each of `slices` ranks whole rows. */
 static inline uint64_t
 padded_elements (const weft_plan *plan, int level, uint32_t slices)
 {
@@ -101,7 +101,7 @@ is_proved (const weft_plan *plan)
   return weft_plan_check (plan, &error);
 }
 
-/* Whether two ops use memory of one buffer (or of its views). */
+/* Whether two ops use memory of one buffer, directly or through views. */
 static inline gboolean
 share_a_buffer (const weft_program *p, uint32_t a, uint32_t b)
 {
@@ -139,8 +139,8 @@ count_edges (weft_plan *plan, enum weft_op_kind from, enum weft_op_kind to)
   return edges;
 }
 
-/* The largest number of inputs of first norms (one per layer and microbatch) that are kept for
- * backward at once. */
+/* Returns the largest number of buffers norm1 (one per layer and microbatch) that are alive at
+ * once. */
 static inline uint32_t
 most_norms_kept (const weft_program *p)
 {
@@ -156,8 +156,8 @@ most_norms_kept (const weft_program *p)
   return most;
 }
 
-/* The time at which the last op of a job's plan ends. `seconds` returns the duration of an op; its
- * user data is plan->role. */
+/* Returns the time at which the last op of a job's plan ends. `seconds` returns the duration of an
+ * op; its user data is plan->role. */
 static inline double
 makespan_of (double (*seconds) (void *user, uint32_t actor, uint32_t op), const char *words)
 {

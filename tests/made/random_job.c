@@ -161,9 +161,9 @@ drawn (const GString *words, const char *knob, uint32_t unknown)
   return at ? (uint32_t) g_ascii_strtoull (at + strlen (knob), NULL, 10) : unknown;
 }
 
-/* With tensor parallelism, each tensor parallel rank holds a part of every expert, or experts are
- * whole (expert_tensor_parallel_size = 1), which makes more ranks available for expert parallelism.
- * Returns the factor by which there are more; 1 without tensor parallelism. */
+/* With tensor parallelism, chooses whether each tensor parallel rank holds a part of every expert,
+ * or experts are whole (expert_tensor_parallel_size = 1). Whole experts make more ranks available
+ * for expert parallelism: returns the factor by which there are more, or 1. */
 static uint32_t
 random_parts (GString *words, GRand *rand)
 {
@@ -234,9 +234,9 @@ random_split (GString *words, GRand *rand)
   return MAX (1, weft_schedules[which].chunks);
 }
 
-/* Takes one or two layers away from a model with `layers` layers on each of `stages` stages.
- * Embedding or loss then count as a layer, or pipeline_model_parallel_layout states the layers of
- * each stage. */
+/* Makes a model of `layers` layers on each of `stages` stages one or two layers shorter. Then
+ * embedding or loss count as a layer, or pipeline_model_parallel_layout states the layers of each
+ * stage. */
 static void
 random_ends (GString *words, GRand *rand, uint32_t layers, uint32_t stages)
 {
@@ -257,8 +257,8 @@ random_ends (GString *words, GRand *rand, uint32_t layers, uint32_t stages)
   add (words, "num_layers", layers * stages - 1 - both);
 }
 
-/* Assigns layers unevenly to stages in some jobs. `layers`: layers of each chunk if they were
- * even. */
+/* In some jobs, assigns unequal numbers of layers to the stages. `layers`: layers of each chunk if
+ * they were equal. */
 static void
 random_stages (GString *words, GRand *rand, uint32_t layers, uint32_t stages, uint32_t chunks)
 {
@@ -482,7 +482,7 @@ random_recompute (GString *words, GRand *rand, uint32_t stage_layers)
   add (words, "recompute_num_layers", 1 + up_to (rand, stage_layers - (one_in (rand, 4) ? 0 : 1)));
 }
 
-/* Whether gradients are divided by the loss scale in 16 bits on the GPU. */
+/* Whether the GPU divides 16-bit gradients by the loss scale. */
 static gboolean
 divides_on_gpu (const GString *words)
 {
@@ -566,7 +566,8 @@ random_overlap (GString *words, GRand *rand)
   flip (words, rand, 3, "tp_comm_overlap_disable_fc1");
 }
 
-/* Appends tensor parallelism to some jobs. Returns ranks / tensor parallel size. */
+/* Appends tensor parallelism to some jobs. Returns the number of ranks divided by the tensor
+ * parallel size. */
 static uint32_t
 random_tensor (GString *words, GRand *rand, uint32_t ranks)
 {
@@ -729,9 +730,9 @@ random_head (GString *words, GRand *rand)
   add (words, "cross_entropy_chunks", one_in (rand, 2) ? sequences : sequences * MAX (1, leaves));
 }
 
-/* Appends an fp8 recipe. Recipes with scales of blocks are left out for fp8 weights, for tensors
- * that are sent in pieces, and in canonical order with tensor or context parallelism: there, ranks
- * would have other blocks. */
+/* Appends an fp8 recipe to the job. A recipe with scales of blocks is left out for fp8 weights, for
+ * tensors that are sent in pieces, and in canonical order with tensor or context parallelism,
+ * because ranks would have other blocks than one rank. */
 static void
 random_recipe (GString *words, GRand *rand)
 {

@@ -5,17 +5,17 @@
 #pragma once
 #include "core/plan/plan.h"
 
-/* Parses and checks a job. FALSE for an unknown word or a broken rule, with the error that a user
- * would get. Fails the test after 20,000 refused jobs in a row, so that a test which draws jobs
- * until one is legal ends. */
+/* Parses and checks a job. Returns FALSE for an unknown word or a broken rule, with the error that
+ * a user would get. Fails the test after 20,000 refused jobs in a row, because a test that draws
+ * jobs until one is legal would never end. */
 gboolean weft_test_job (const char *words, struct weft_job *job, GError **error);
 
 /* Returns the checked plan of this text (a printf format). Fails the test if the job is refused.
  * The caller frees the plan. */
 weft_plan *weft_test_plan (const char *words, ...) G_GNUC_PRINTF (1, 2);
 
-/* The plan of this text, priced by a cost table with these rows (struct weft_measurement). The
- * caller frees the plan. */
+/* Returns the plan of a job given as text, priced by a cost table with these rows (struct
+ * weft_measurement). The caller frees the plan. */
 weft_plan *weft_test_plan_priced (const char *words, const GArray *rows);
 
 /* Returns the number of ops of a step, over all ranks. */

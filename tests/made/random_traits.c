@@ -30,7 +30,7 @@ maybe (GString *words, GRand *rand, gint32 n, const char *word)
     add (words, word);
 }
 
-/* Replaces the word `drawn`, if the job contains it, by the word `other`. */
+/* If the job contains the word `drawn`, replaces it by the word `other`. */
 static void
 swap_word (GString *words, const char *drawn, const char *other)
 {
@@ -68,7 +68,7 @@ random_norms (GString *words, GRand *rand)
     maybe (words, rand, 2, "qk_layernorm_whole=true");
 }
 
-/* Overlaps shared experts with the all-to-all, where the rule shared_overlap allows it. */
+/* Sets moe_shared_expert_overlap in some jobs that the rule shared_overlap allows to have it. */
 static void
 random_shared_overlap (GString *words, GRand *rand)
 {

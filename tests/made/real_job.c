@@ -10,8 +10,8 @@
 
 #include <cmocka.h>
 
-/* The loss scale of a job, or 0 without loss scaling. A dynamic scale is replaced by 1024, because
- * it would first skip steps until gradients are finite. */
+/* Returns the loss scale for the steps of a job, or 0 without loss scaling. A dynamic scale is
+ * replaced by 1024; otherwise the first steps would be skipped until the scale has fallen. */
 static double
 loss_scale (const struct weft_job *job)
 {

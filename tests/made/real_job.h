@@ -12,7 +12,7 @@ typedef struct real_job {
   weft_plan *plan;
   weft_exec *x;
   weft_state *state;
-  /* control.step: the number of the newest step; 0 before the first step */
+  /* number of the newest training step in control.step; 0 before the first step */
   struct weft_control control;
   /* tokens of the next step, which the executor reads through `control` */
   int32_t *tokens;
@@ -23,8 +23,8 @@ typedef struct real_job {
  * job. */
 real_job *real_job_open (const char *words, const struct weft_exec_options *how);
 
-/* Like real_job_open(), on a device with these calls (NULL: the CPU). Returns NULL and sets *error
- * if the executor refuses the job. */
+/* Like real_job_open(), but on a device with these calls (NULL: the CPU). Returns NULL and sets
+ * *error if the executor refuses the job. */
 real_job *real_job_try (const struct weft_gpu_calls *calls, const char *words,
                         const struct weft_exec_options *how, GError **error);
 void real_job_close (real_job *job);

@@ -92,8 +92,8 @@ weft_test_same_bits (const struct real_result *a, const struct real_result *b, u
          a->gradients == b->gradients && a->weights == b->weights && a->moments == b->moments;
 }
 
-/* Whether `a` differs from `b` by at most `part` of `b`. Two NaN count as equal: the norm of a step
- * is NaN if it is not computed. */
+/* Whether `a` differs from `b` by at most the fraction `part` of `b`. Two NaN count as equal,
+ * because the norm of a step is NaN if it is not computed. */
 static gboolean
 is_within (double part, double a, double b)
 {

@@ -10,7 +10,8 @@
 struct real_run {
   const char *words; /* text of the job, in the format of random_job.h */
   uint32_t steps;
-  uint64_t stress;  /* seed of a random order of ops; 0: ops run in threads */
+  /* seed of the random order in which one thread runs all ops; 0: ranks run in threads */
+  uint64_t stress;
   uint32_t threads; /* number of CPU threads per rank */
   gboolean poison;
 };
@@ -23,8 +24,8 @@ struct real_result {
 /* Runs the steps of a job. Fails the test if the job or a step is refused. */
 struct real_result weft_test_run (const struct real_run *run);
 
-/* Like weft_test_run(), on a given plan, which may be a mutant. Returns FALSE if the executor
- * fails. run->words is ignored. */
+/* Like weft_test_run(), but on a given plan, which may be a mutant; run->words is ignored. Returns
+ * FALSE if the executor fails. */
 gboolean weft_test_run_plan (const weft_plan *plan, const struct real_run *run,
                              struct real_result *result, GError **error);
 
@@ -33,9 +34,9 @@ gboolean
 weft_test_same_bits (const struct real_result *a, const struct real_result *b, uint32_t steps);
 
 /* Whether two runs in fast order agree: losses of all steps and the first gradient norm within
- * 1e-6, later norms within 1e-5. (Adam divides a gradient by its own magnitude. A gradient that is
- * pure rounding noise, such as that of a bias of keys, therefore changes its weight as much as any
- * other.) */
+ * 1e-6, later norms within 1e-5. The limit for later norms is wider, because Adam divides a
+ * gradient by its own magnitude, so a gradient that is only rounding noise changes its weight as
+ * much as any other. */
 gboolean
 weft_test_is_near (const struct real_result *a, const struct real_result *b, uint32_t steps);
 
@@ -43,8 +44,8 @@ weft_test_is_near (const struct real_result *a, const struct real_result *b, uin
  * result `one`. */
 void weft_test_check_run (const struct real_run *run, const struct real_result *one);
 
-/* Like weft_test_check_run(), for a job as text and with poisoned memory. If 3 divides `seed`, ops
- * run in random order, otherwise in threads. */
+/* Like weft_test_check_run(), but for a job given as text, in memory that is poisoned with NaN. If
+ * 3 divides `seed`, ops run in random order, otherwise in threads. */
 void weft_test_check_bits (const char *words, uint32_t steps, const struct real_result *one,
                            unsigned seed);
 
@@ -52,7 +53,7 @@ void weft_test_check_bits (const char *words, uint32_t steps, const struct real_
  * results must be bitwise equal to those of the model on one rank. */
 void weft_test_check_strategies (const char *model, const char *const *strategies, unsigned n);
 
-/* Returns the text of a job on this machine's CPU. The caller frees it. */
+/* Returns the text of a job that runs on the CPU of this machine. The caller frees it. */
 char *weft_test_cpu_words (const char *model, const char *precision, const char *strategy);
 
 /* Runs the job whose text is that of weft_test_cpu_words() for these arguments; run.words is

@@ -28,9 +28,9 @@ schedule_plain (enum weft_schedule schedule, uint32_t p, uint32_t m)
       &(struct weft_grid_spec){ .schedule = schedule, .n_ranks = p, .n_micro = m });
 }
 
-/* The longest time between the begin of a rank's first cell and the end of its last cell. The time
- * of a step in a run of many steps is at least this, because ranks that start a step later also end
- * it later. */
+/* Returns the longest time between the begin of a rank's first cell and the end of its last cell.
+ * In a run of many steps, a step takes at least this time, because ranks that start a step later
+ * also end it later. */
 static inline double
 schedule_longest_span (const weft_grid *grid, struct weft_cell_times t)
 {
@@ -49,7 +49,7 @@ schedule_longest_span (const weft_grid *grid, struct weft_cell_times t)
   return longest;
 }
 
-/* Cell times; in all of them the weight gradient takes no longer than the other cells. */
+/* Sets of cell times. In all of them the weight gradient takes no longer than the other cells. */
 static const struct weft_cell_times schedule_times[] = {
   { 1, 1, 1, 0 }, { 2, 2, 1, 0 }, { 3, 3, 2, 0 }, { 2, 3, 1, 0 }, { 3, 2, 1, 0 }, { 4, 4, 3, 0 },
 };

@@ -137,8 +137,8 @@ skips_now (void)
   return script.n >= script.skip_from && script.n <= script.skip_to;
 }
 
-/* The last parameter of a stage that is not tied; its first element is the number that is
- * trained. */
+/* Returns the last parameter of a stage that is not tied. The scripted executor trains its first
+ * element. */
 static inline const struct weft_param *
 own_param (const weft_program *p)
 {
@@ -149,9 +149,9 @@ own_param (const weft_program *p)
   return &p->param[i];
 }
 
-/* Trains the first element of own_param(). The new value depends on all tokens of the batch, the
- * learning rate and the number of updates; the loss depends on the value. So any mistake of the
- * training loop changes later losses. */
+/* Trains the only trained number, the first element of own_param(). Its new value depends on all
+ * tokens of the batch, the learning rate and the number of updates; the loss depends on its value.
+ * So any mistake of the training loop changes later losses. */
 static inline void
 train_one_number (weft_exec *x, uint32_t row, const struct weft_control *c)
 {
@@ -223,7 +223,7 @@ static const struct weft_exec_ops fake_ops = {
 
 struct run {
   weft_plan *plan;
-  /* the folder of the run; paths of the token file and of checkpoints in it */
+  /* the folder of the run; the path of the token file; the folder of the checkpoints */
   char *dir, *data, *save;
   struct weft_trainer_options options;
   struct weft_trainer_result result;

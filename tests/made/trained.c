@@ -89,7 +89,7 @@ keep_gradients (real_job *job, trained *t)
   }
 }
 
-/* Whether a job was refused because the device or NCCL does not support it. */
+/* Whether an error means that the device or NCCL lacks something that the job needs. */
 static gboolean
 is_lack (const GError *error)
 {
@@ -157,9 +157,9 @@ share (double found, double wanted)
                                          : INFINITY;
 }
 
-/* The largest difference between elements of two tensors, relative to the root mean square of
- * `wanted`, to which 1e-6 is added: gradients of parameters that do not affect the loss are
- * rounding noise. */
+/* Returns the largest difference between elements of two tensors, divided by the root mean square
+ * of `wanted` plus 1e-6. The 1e-6 is for gradients of parameters that do not affect the loss, which
+ * are rounding noise. */
 static double
 tensor_share (const float *found, const float *wanted, uint64_t n)
 {

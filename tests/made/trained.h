@@ -13,9 +13,9 @@ typedef struct trained {
   GArray *tensor; /* number of elements of each tensor, as uint64_t */
 } trained;
 
-/* Sets the time limit of a run in seconds. A run that exceeds it ends the program, which prints the
- * text of the job and the seed from which it was drawn. 0: the default, which is longer than any
- * run needs. */
+/* Sets the time limit of a run in seconds. If a run exceeds the limit, the program ends and prints
+ * the text of the job and the seed from which it was drawn. 0: the default limit, which is longer
+ * than any run needs. */
 void trained_limit (double seconds, uint32_t seed);
 
 /* Runs TRAINED_STEPS steps and an evaluation. Initial weights do not depend on the strategy.

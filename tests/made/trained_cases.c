@@ -68,12 +68,12 @@ static const struct precision {
   { "precision=fp16 grad_reduce_in_fp32=true ",
     { .loss = 1e-4, .norm = 1e-3, .gradient = 1e-2 },
     TRUE },
-  /* A number between two fp8 values may be rounded to the other one, an eighth of its value away,
-   * which changes later values. In one case, a single bf16 element that was added in another order
-   * changed one fp8 value, and this changed one in a hundred fp8 values of the step. One element of
-   * the gradient of an expert with few tokens then differed by a third of the root mean square; all
-   * gradients together differed by 0.6 % of their length. Each kernel alone gives the fp8 values of
-   * the CPU (cuda_fp8.c). */
+  /* Rounding can change an fp8 value to its neighbour, an eighth of its value away, and so all
+   * later values. In one case, a bf16 element that was added in another order changed one fp8
+   * value, and then one in a hundred fp8 values of the step. One element of the gradient of an
+   * expert with few tokens then differed by a third of the root mean square; all gradients together
+   * differed by 0.6 % of their length. Each kernel alone gives the fp8 values of the CPU
+   * (cuda_fp8.c). */
   [FIRST_FP8] = { TRAINED_FP8 "fp8_recipe=delayed ", FP8_BOUND },
   { TRAINED_FP8 "fp8_recipe=tensorwise ", FP8_BOUND },
   { TRAINED_FP8 "fp8_recipe=blockwise ", FP8_BOUND },
@@ -123,7 +123,7 @@ alone (uint32_t number, const char **model)
 }
 
 /* Whether the job has experts in fp8. Such jobs have fewer experts and sequences (FEW), to save
- * time, and a larger tolerance, because each expert has few tokens. */
+ * time. Their tolerance is larger, because each expert has few tokens. */
 static gboolean
 is_few (const char *model, const struct precision *p)
 {

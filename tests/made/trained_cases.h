@@ -12,7 +12,8 @@
   "kv_channels=8 ffn_hidden_size=64 vocab_size=96 seq_length=8 max_position_embeddings=8 "         \
   "micro_batch_size=1 global_batch_size=4 "
 
-/* A job on several ranks. It is compared with one rank that trains the same model. */
+/* A job on several ranks, whose results are compared with those of one rank that trains the same
+ * model. */
 struct trained_case {
   const char *model, *words;
 };
@@ -25,8 +26,8 @@ char *trained_words (const struct trained_case *c);
 /* Returns options of executor cuda with which all ranks of the job share one device. */
 struct weft_exec_options trained_shared (const char *words);
 
-/* Returns the text of job `number`: one model in one precision on one rank. NULL after the last
- * job. The caller frees it. */
+/* Returns the text of job `number` of a list of jobs on one rank, each with one model in one
+ * precision. Returns NULL after the last job. The caller frees the text. */
 char *trained_alone_words (uint32_t number);
 
 /* Runs job `number` of trained_alone_words() on the device and on the CPU. Losses, norms and
@@ -34,15 +35,15 @@ char *trained_alone_words (uint32_t number);
  * does not support the job. */
 gboolean trained_as_on_the_cpu (const struct weft_gpu_calls *calls, uint32_t number);
 
-/* Runs case `number` with all ranks on one device; the results must be near those of one rank.
- * FALSE: the device does not support the job. */
+/* Runs case `number` with all ranks on one device, and asserts that the results are near those of
+ * one rank. Returns FALSE if the device does not support the job. */
 gboolean trained_as_one_rank (const struct weft_gpu_calls *calls, uint32_t number);
 
-/* Purposes of wgmma kernels: attention; grouped GEMM in 16 bits; grouped GEMM in fp8. */
+/* What a wgmma kernel computes: attention; grouped GEMM in 16 bits; grouped GEMM in fp8. */
 enum trained_by { TRAINED_ATTENTION = 1, TRAINED_PRODUCTS = 2, TRAINED_CODES = 4 };
 
-/* A job whose kernels use wgmma on devices that have it (`by`: which kernels), or a job that just
- * fails the conditions of these kernels (`by` 0). */
+/* A job that must use wgmma kernels on devices that have wgmma (`by`: which kernels), or a job that
+ * misses one condition of these kernels (`by` 0). */
 struct trained_wide {
   const char *words;
   unsigned by; /* which wgmma kernels the job must use: bits of enum trained_by */
@@ -55,7 +56,7 @@ extern const uint32_t trained_n_wide;
 gboolean trained_wide_as_on_the_cpu (const struct weft_gpu_calls *calls, uint32_t number,
                                      gboolean graph);
 
-/* Checks that two runs of a job on the device have the same bits. */
+/* Runs jobs on the device twice, and checks that both runs have the same bits. */
 void trained_twice (const struct weft_gpu_calls *calls);
 
 /* Checks that a step that is replayed as a graph gives bit for bit the results of a step whose
@@ -66,8 +67,8 @@ void trained_in_graphs (const struct weft_gpu_calls *calls);
  * two runs and a graph must have the same bits. */
 void trained_fused (const struct weft_gpu_calls *calls);
 
-/* Why the device has no library for fused attention. NULL: it has one, or it is a double that
- * computes fused attention itself. */
+/* Returns the reason why the device has no library for fused attention. Returns NULL if it has one,
+ * or if it is a double that computes fused attention itself. */
 const char *trained_no_library (const struct weft_gpu_calls *calls);
 
 /* Opens an executor and sets two amounts of device memory in bytes. `planned`: by the memory plan;

@@ -62,7 +62,7 @@ options_of (const struct trained_part *part)
                                         .exec = part->exec };
 }
 
-/* Writes the timeline, which contains the times of all ranks; only process 0 does this. */
+/* Writes the timeline with the times of all ranks. Only process 0 writes it. */
 static gboolean
 write_times (const weft_plan *plan, const struct trained_part *part, const weft_timeline *t,
              GError **error)

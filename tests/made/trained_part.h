@@ -8,8 +8,9 @@ struct trained_part {
   const char *words, *data; /* the job, as text of random_job.h; path of the token file */
   /* folder for checkpoints, saved after every second step; NULL: no checkpoints */
   const char *folder;
-  const char *files; /* prefix of output paths: weights at the end ("-weights"), first gradients
-                      * ("-gradients"), last step ("-times.json"); NULL: none */
+  /* prefix of the output files: weights at the end ("-weights"), first gradients ("-gradients"),
+   * last step ("-times.json"); NULL: no files */
+  const char *files;
   uint64_t steps;
   gboolean resumes;
   const struct weft_exec_ops *ops;
@@ -24,8 +25,8 @@ struct trained_part {
  * differ. */
 int trained_part_alone (const struct trained_part *part);
 
-/* Like trained_part_alone(), together with other processes, which the variables of the launcher
- * describe. Also returns 2 if these variables are invalid or the rendezvous fails. */
+/* Like trained_part_alone(), but together with the other processes that the variables of the
+ * launcher describe. Also returns 2 if these variables are invalid or the rendezvous fails. */
 int trained_part_together (const struct trained_part *part);
 
 /* Parses the stdout of trained_part_alone(). Returns the losses; the caller frees the array. */

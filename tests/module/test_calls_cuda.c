@@ -115,8 +115,8 @@ fail_calls (const char *words, struct weft_exec_options options, uint64_t stride
   "num_attention_heads=1 num_query_groups=1 kv_channels=8 ffn_hidden_size=16 vocab_size=16 "       \
   "seq_length=4 max_position_embeddings=4 micro_batch_size=1 global_batch_size=2 "
 
-/* Every run of fail_calls() lets one call to CUDA or NCCL fail: call 1, then call 1 + `stride`,
- * and so on. The failed call must be reported as the error, and all resources must be released. */
+/* Every run lets one call to CUDA or NCCL fail: call 1, then call 1 + `stride`, and so on. The
+ * failed call must be reported as the error, and all resources must be released. */
 static void
 any_call_may_fail_and_nothing_is_left (void **state)
 {

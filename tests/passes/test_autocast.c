@@ -87,7 +87,7 @@ enable_autocast_converts_where_the_residual_stream_begins_and_ends (void **state
 }
 
 /* The bf16 copies of all weights (2 bytes per element) are made in the forward pass of each
- * microbatch and freed at its end. */
+ * microbatch, and freed at the end of this forward pass. */
 static void
 enable_autocast_keeps_converted_weights_for_one_forward_pass (void **state)
 {

@@ -1,7 +1,7 @@
 /* overlap_moe_expert_parallel_comm: while one microbatch waits for an all-to-all of its experts,
- * the kernels of another one run. Tested are the order of the ops of a forward and a backward pass
- * on the lanes of kernels and experts, the forward passes that run ahead, the time that the knob
- * saves, and that no bit changes. */
+ * kernels of another microbatch run. The tests check the order of the ops of a forward and a
+ * backward pass on the lanes of kernels and experts, the forward passes that run ahead, the time
+ * that the knob saves, and that no bit changes. */
 #include "core/base/sanitize.h"
 #include "core/report/report.h"
 #include "tests/made/made.h"
@@ -81,7 +81,8 @@ passes_that_take_turns_give_the_bits_of_one_rank (void **state)
 
 /* ------------------------------------------------------------------------- programs */
 
-/* Three layers with experts, which are distributed over four ranks; three microbatches per rank. */
+/* A job with three layers with experts, whose experts are distributed over four ranks, and three
+ * microbatches per rank. */
 #define WORDS                                                                                      \
   "num_layers=3 hidden_size=64 num_attention_heads=4 ffn_hidden_size=128 vocab_size=256 "          \
   "seq_length=64 num_moe_experts=8 moe_router_topk=2 moe_ffn_hidden_size=96 activation=swiglu "    \
@@ -100,7 +101,7 @@ is_backward (const struct weft_op *op)
   return op->phase != WEFT_PHASE_FORWARD;
 }
 
-/* The first op of a kind and name in a layer and a microbatch. */
+/* Returns the first op with this kind and name in a layer and a microbatch. */
 static uint32_t
 find (const weft_program *p, enum weft_op_kind kind, const char *name, uint32_t layer,
       uint32_t micro)
@@ -241,8 +242,8 @@ delay_wgrad_compute_puts_weight_gradients_of_experts_beside_what_travels (void *
     }
 }
 
-/* The head (forward) and the embedding (backward) are outside the layers. They run after the weight
- * gradients of the first layer. */
+/* The matmul of the head (in forward) and the gradient of the embedding (in backward) belong to no
+ * layer. They run after the weight gradients of the first layer. */
 static void
 a_pair_ends_with_what_lies_at_the_ends_of_the_pipeline (void **state)
 {
@@ -257,8 +258,8 @@ a_pair_ends_with_what_lies_at_the_ends_of_the_pipeline (void **state)
 }
 
 /* Two stages of two chunks: the gradient of a chunk's input is sent to the neighbouring stage
- * before the weight gradients of the chunk's first layer, so that the neighbour does not wait for
- * them. */
+ * before the weight gradients of the chunk's first layer run, so that the neighbour need not wait
+ * for these weight gradients. */
 static void
 stages_are_sent_what_they_wait_for_before_the_first_layers_weight_gradients (void **state)
 {
@@ -319,7 +320,7 @@ one_forward_more_runs_ahead_and_the_others_meet_a_backward (void **state)
     }
 }
 
-/* The largest number of microbatches whose input of layer 1 is kept at the same time. */
+/* Returns the largest number of microbatches whose input of layer 1 is kept at the same time. */
 static uint32_t
 in_flight (const char *words)
 {
@@ -346,8 +347,8 @@ one_more_microbatch_is_kept (void **state)
 
 /* ------------------------------------------------------------------------- effect */
 
-/* DeepSeek-V3 with 12 layers, which fit on 128 H100. The experts of a layer are distributed over 64
- * ranks. */
+/* DeepSeek-V3 with 12 layers, so that it fits on 128 H100. The experts of a layer are distributed
+ * over 64 ranks. */
 #define DEEPSEEK                                                                                   \
   "model=deepseek-v3 mtp_num_layers=0 num_layers=12 moe_first_dense_layers=0 seq_length=4096 "     \
   "topology=dgx-h100 nodes=16 expert_model_parallel_size=64 pipeline_model_parallel_size=2 "       \

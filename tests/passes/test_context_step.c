@@ -67,7 +67,7 @@ every_kind_has_the_bits_of_one_rank (void **state)
   }
 }
 
-/* Other parallel axes, data-parallel strategies and recompute. Each is combined with every
+/* Other parallel axes, data-parallel strategies and recompute. The test combines each with every
  * cp_comm_type on two context parallel ranks. */
 static const char *const around[] = {
   "gpus=4",
@@ -176,16 +176,17 @@ in_fast_order_every_kind_is_near_one_rank (void **state)
 
 /* ------------------------------------------------------------------- ops and bytes */
 
-/* Two layers with 12 heads and 4 key-value groups of width 16, in bf16; microbatches of two
- * sequences of 64 tokens; 8 GPUs per node. Q and KV: bytes of one rank's queries, and of its keys
- * and values. */
+/* The job of these tests: two layers with 12 heads and 4 key-value groups of width 16, in bf16;
+ * microbatches of two sequences of 64 tokens; 8 GPUs per node. Q: bytes of one rank's queries; KV:
+ * bytes of its keys and values. */
 #define SIZES                                                                                      \
   "topology=dgx-h100 num_layers=2 hidden_size=192 num_attention_heads=12 num_query_groups=4 "      \
   "kv_channels=16 ffn_hidden_size=64 vocab_size=100 seq_length=64 micro_batch_size=2 "             \
   "precision=bf16 "
 enum { CP = 4, TOKENS = 2 * 64 / CP, Q = TOKENS * 12 * 16 * 2, KV = 2 * TOKENS * 4 * 16 * 2 };
 
-/* Bytes that a rank sends for context parallelism in one pass (forward or backward) of layer 1. */
+/* Returns the bytes that a rank sends for context parallelism in one pass (forward or backward) of
+ * layer 1. */
 static double
 sent (const char *kind, enum weft_phase phase)
 {
@@ -205,10 +206,10 @@ sent (const char *kind, enum weft_phase phase)
   return bytes;
 }
 
-/* What a layer sends in Transformer Engine, on c ranks. p2p: a ring sends KV c - 1 times, in
- * backward also its gradient. all_gather: both passes gather the KV of all other ranks, and
- * backward reduce-scatters the gradients. a2a: the Ulysses all-to-all sends (c - 1) / c of Q, KV
- * and the output, and as much of their gradients. */
+/* What a layer sends for context parallelism over c ranks, as in Transformer Engine. p2p: a ring
+ * sends KV c - 1 times; in backward it also sends the gradient of KV. all_gather: each rank gathers
+ * the KV of all other ranks in both passes, and backward reduce-scatters the gradients. a2a: the
+ * all-to-all sends (c - 1) / c of Q, KV and the output, and in backward of their gradients. */
 static void
 a_layer_sends_what_its_kind_has_to (void **state)
 {
@@ -350,8 +351,8 @@ a_ring_takes_no_more_memory_than_it_uses (void **state)
                plan->memory[0].live[WEFT_POOL_DEVICE] * 1.01);
 }
 
-/* a2a+p2p: four neighbouring ranks of a node split the heads; a ring consists of one rank of each
- * such group. */
+/* cp_comm_type = a2a+p2p: four neighbouring ranks of a node split the heads by an all-to-all. Each
+ * ring consists of the ranks with the same number in these groups. */
 static void
 two_levels_are_neighbours_and_a_ring_of_them (void **state)
 {

@@ -5,7 +5,8 @@
 #include "tests/made/nano.h"
 #include "tests/runner/runner.h"
 
-/* First or last kernel that uses the weights, or writes the gradients, of a bucket's parameters. */
+/* Returns the first or the last kernel that uses the weights of a bucket's parameters, or that
+ * writes their gradients. */
 static uint32_t
 kernel_of_bucket (const weft_program *p, uint32_t bucket, gboolean weights, gboolean last)
 {
@@ -71,8 +72,8 @@ gradients_are_divided_before_they_are_summed (void **state)
     assert_int_equal (p->op[scale].kind, WEFT_OP_SCALE);
     assert_int_equal (elements (p, scale), elements (p, op));
     assert_int_equal (weft_op_shape (p, scale)->dim[2], 8);
-    /* One kernel may complete two buckets; the divisions of both buckets then follow this
-     * kernel. */
+    /* One kernel may complete the gradients of two buckets. The kernels that divide these gradients
+     * then follow this kernel. */
     uint32_t before = scale;
     while (p->op[before].kind == WEFT_OP_SCALE)
       before = p->lane_ops[WEFT_LANE_GPU][p->pos[before] - 1];
@@ -106,8 +107,8 @@ fused_accumulation_adds_no_kernels (void **state)
   assert_int_equal (p->n_op, fused->role[0]->n_op + p->n_param + 1);
 }
 
-/* Sizes and offsets of buckets must be those that layout.h computes with padding. `rule`: the rule
- * for this stage. */
+/* Asserts that the bucket collectives have the sizes and offsets that layout.h computes with
+ * padding. `rule`: the layout rule of this stage. */
 static void
 check_sizes (const weft_program *p, enum weft_op_kind kind, struct weft_layout_rule rule)
 {
@@ -216,8 +217,9 @@ a_shard_is_reduced_updated_and_gathered (void **state)
   assert_int_equal (count (p, WEFT_OP_ALL_REDUCE, "bucket"), 0);
 }
 
-/* Without overlap, all gathers follow the optimizer, in the order in which the next forward pass
- * uses the weights: the last bucket holds the first layers. */
+/* Without overlap_param_gather, all weights are gathered after the optimizer, in the order in which
+ * the next forward pass uses them. The last bucket comes first, because it holds the first
+ * layers. */
 static void
 gathers_come_last_bucket_first (void **state)
 {
@@ -246,9 +248,9 @@ lowest_bucket_used (const weft_program *p, uint32_t op)
   return lowest;
 }
 
-/* overlap_param_gather: the first gather is launched before the forward pass. The gather of bucket
- * k - 1 is launched at the first use of bucket k: after the kernels issued so far, before all later
- * ones. A kernel waits only for the gathers of its own weights. */
+/* overlap_param_gather: the first gather is launched before the forward pass. Each next gather, of
+ * bucket k - 1, is launched at the first use of bucket k: after the kernels issued so far and
+ * before all later ones. A kernel waits only for the gathers of its own weights. */
 static void
 gathers_are_a_chain_of_first_uses (void **state)
 {
@@ -387,9 +389,9 @@ norm_group (const weft_program *p)
   return p->op[op].group;
 }
 
-/* The ranks over which the gradient norm is summed. With a distributed optimizer every rank has
- * another slice of the gradients: all ranks. Without it, replicas have equal gradients: only the
- * ranks of one replica. */
+/* The ranks over which the gradient norm is summed. With use_distributed_optimizer every rank has
+ * another slice of the gradients, so these are all ranks. Without it, replicas have equal
+ * gradients, so these are the ranks of one replica. */
 static void
 the_norm_is_summed_over_those_who_differ (void **state)
 {
@@ -420,8 +422,8 @@ without_clipping_there_is_no_norm (void **state)
 
 /* --------------------------------------------------------------- exchanges */
 
-/* Passes, sends (>) and receives (<) in program order, such as "F0 >F0 <B0 B0"; + connects
- * transfers of one launch. Caller frees. */
+/* Lists passes, sends (>) and receives (<) in program order, such as "F0 >F0 <B0 B0"; + connects
+ * transfers of one launch. The caller frees the text. */
 static char *
 story (const weft_program *p)
 {
@@ -446,7 +448,8 @@ story (const weft_program *p)
   return g_string_free (text, FALSE);
 }
 
-/* Four stages, eight microbatches, 1F1B: sends and receives in the order of Megatron-Core. */
+/* 1F1B with four stages and eight microbatches: sends and receives must be posted in the order of
+ * Megatron-Core. */
 static void
 exchanges_are_posted_in_megatrons_order (void **state)
 {
@@ -486,7 +489,7 @@ gpipe_sends_all_forwards_before_the_first_gradient (void **state)
   }
 }
 
-/* The nearest kernel before (step -1) or after (step 1) a transfer, in program order. */
+/* Returns the nearest kernel before (step -1) or after (step 1) a transfer, in program order. */
 static uint32_t
 kernel_beside (const weft_program *p, uint32_t op, int step)
 {

@@ -40,8 +40,8 @@ calculate_per_token_loss_divides_gradients_by_tokens_after_all_sums (void **stat
   }
 }
 
-/* calculate_per_token_loss: the loss is a sum over tokens, so its gradient is divided by 1. Without
- * the knob it is divided by the number of tokens of the replica. */
+/* With calculate_per_token_loss, the loss is a sum over tokens, so its gradient is divided by 1.
+ * Without calculate_per_token_loss, it is divided by the number of tokens of the replica. */
 static void
 calculate_per_token_loss_sums_the_loss (void **state)
 {
@@ -60,8 +60,9 @@ calculate_per_token_loss_sums_the_loss (void **state)
 
 #define INSTANCES(n) "--num-distributed-optimizer-instances", n
 
-/* Eight replicas in two instances (copies of the sharded optimizer): a slice is a quarter of a
- * bucket. It is reduced over the four ranks of an instance, then over the two instances. */
+/* Eight replicas in two instances (copies of the sharded optimizer): the slice of a rank is a
+ * quarter of a bucket. The slice is reduced over the four ranks of an instance, then over the two
+ * instances. */
 static void
 num_distributed_optimizer_instances_reduces_twice_and_gathers_inside (void **state)
 {
@@ -111,7 +112,7 @@ num_distributed_optimizer_instances_cuts_state_among_fewer_ranks (void **state)
                     WEFT_GROUP_DP);
 }
 
-/* With instances, each instance has all gradients, so the norm is reduced over the ranks of one
+/* Each of several instances has all gradients, so the norm is reduced over the ranks of one
  * instance. The first kernel of the optimizer waits for the last reduction between instances. */
 static void
 num_distributed_optimizer_instances_joins_the_stream_and_sums_the_norm_of_one (void **state)
@@ -195,8 +196,9 @@ reduce_scatter_with_fp32_accumulation_exchanges_slices_and_adds_them (void **sta
   }
 }
 
-/* Without overlap, a bucket is added before the next bucket is exchanged, so all buckets can use
- * one scratch buffer. With overlap, no exchange waits for an addition. */
+/* Without overlap_grad_reduce, the slices of a bucket are added before the next bucket is
+ * exchanged, so all buckets can use one scratch buffer. With overlap_grad_reduce, no exchange waits
+ * for an addition. */
 static void
 reduce_scatter_with_fp32_accumulation_takes_a_scratch_for_each_bucket_on_its_way (void **state)
 {

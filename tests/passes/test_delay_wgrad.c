@@ -19,7 +19,7 @@ is_gradient (const weft_program *p, uint32_t op, enum weft_op_kind kind, uint32_
   return p->op[op].kind == kind && p->op[op].layer == layer && p->op[op].micro == micro;
 }
 
-/* The first or the last kernel of a kind in a layer and microbatch. */
+/* Returns the first or the last kernel of a kind in a layer and microbatch. */
 static uint32_t
 find (const weft_program *p, enum weft_op_kind kind, uint32_t layer, uint32_t micro, gboolean last)
 {
@@ -91,8 +91,8 @@ delay_wgrad_compute_makes_buckets_wait_for_weight_gradients (void **state)
   assert_int_equal (seen, LAYERS * 6);
 }
 
-/* The gradient for the previous stage is sent before W of this stage's first layer, and W does not
- * wait for the send. */
+/* The gradient for the previous stage is sent before the weight gradients (W) of this stage's first
+ * layer. These weight gradients do not wait for the send. */
 static void
 delay_wgrad_compute_sends_before_the_first_layers_weight_gradients (void **state)
 {

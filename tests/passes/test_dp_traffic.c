@@ -1,5 +1,6 @@
-/* Data-parallel communication of a step at each sharding level: bytes against the formulas of
- * Megatron-FSDP, and the exposed share, on the timeline and in both outputs of weft sim. */
+/* Data-parallel communication of a step at each sharding level. Bytes must follow the formulas of
+ * Megatron-FSDP. The exposed share must be the same on the timeline, in the text and in the JSON of
+ * weft sim. */
 #include "core/report/report.h"
 #include "core/passes/params/params.h"
 #include "tests/made/made.h"
@@ -25,7 +26,8 @@ is_named (const weft_program *p, uint32_t op, const char *word)
   return g_str_has_prefix (p->name[p->op[op].name], word);
 }
 
-/* Bytes that rank 0 sends in reductions and gathers of buckets, on a cluster of one node. */
+/* Computes the bytes that rank 0 sends in reductions and gathers of buckets, on a cluster of one
+ * node. */
 static void
 wire (const weft_plan *plan, double *gradients, double *weights)
 {
@@ -57,7 +59,8 @@ bucket_elements (const weft_program *p, uint32_t k)
   return 0;
 }
 
-/* Elements of all buckets with padding: `units`: those of layers; `outside`: all others. */
+/* Computes the elements of all buckets with padding. `units`: elements of the layers; `outside`:
+ * all other elements. */
 static void
 padded (const weft_plan *plan, double *units, double *outside)
 {
@@ -153,9 +156,9 @@ run (const weft_plan *plan)
 
 #define UNITS LARGE "gpus=8 global_batch_size=24 use_megatron_fsdp=true zero_dp_strategy=3 "
 
-/* With prefetch most communication overlaps with kernels. Exposed are only the first gather of a
- * step, and gathers that wait for reductions of the previous microbatch. Without prefetch every
- * gather is exposed. */
+/* With prefetch most communication overlaps with kernels. The only exposed gathers are the first
+ * gather of a step, and those that wait for reductions of the previous microbatch. Without prefetch
+ * every gather is exposed. */
 static void
 suggested_communication_unit_size_hides_gathers_or_shows_them (void **state)
 {

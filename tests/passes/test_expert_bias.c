@@ -42,9 +42,9 @@ tokens_are_counted_by_the_experts_they_chose (void **state)
   }
 }
 
-/* Two rows of four experts, with mean counts of 3 and 2 tokens. The bias of an expert with more
- * tokens than the mean falls by one step, with fewer it rises; with exactly the mean it does not
- * change. */
+/* Two rows (layers) of four experts, with means of 3 and 2 tokens per expert. The bias of an expert
+ * with more tokens than the mean falls by one step. With fewer tokens it rises by one step, and
+ * with exactly the mean it stays. */
 static void
 biases_go_towards_the_mean_by_one_step (void **state)
 {
@@ -221,8 +221,8 @@ an_evaluation_moves_nothing (void **state)
   real_job_close (job);
 }
 
-/* A checkpoint is saved under one strategy and loaded under another, whose next step has the same
- * bits. */
+/* A job under another strategy loads the checkpoint of a job on two GPUs. Both jobs must have the
+ * same loss and the same biases after their next step. */
 static void
 biases_are_in_checkpoints (void **state)
 {

@@ -107,8 +107,8 @@ static const char *const strategies[] = {
   TP WHOLE "gpus=8 " UNITS (optim_grads) INSTANCES (2),
 };
 
-/* The setting of the run on one rank with which `strategy` is compared: fp32 gradients if weights
- * are bf16, unless the strategy is FSDP2, which has its own reduce dtype. */
+/* Returns the setting for the run on one rank with which `strategy` is compared: fp32 gradients if
+ * weights are bf16. FSDP2 needs no such setting, because it has its own reduce dtype. */
 static const char *
 in_fp32 (const char *precision, const char *strategy)
 {
@@ -276,7 +276,7 @@ named (const weft_program *p, enum weft_op_kind kind, const char *name, uint32_t
   return 0;
 }
 
-/* Bytes of a permanent buffer; 0 if the program has none of this name. */
+/* Returns the bytes of the permanent buffer with this name; 0 if the program has none. */
 static uint64_t
 kept (const weft_program *p, const char *name)
 {
@@ -329,9 +329,9 @@ levels_of_sharding_cut_experts_among_those_who_hold_them (void **state)
   }
 }
 
-/* expert_model_parallel_size = 8: every expert has one holder, so nothing is sharded, gathered or
- * reduced. Gradients are still divided by the number of replicas, because an expert sees the tokens
- * of all of them. */
+/* expert_model_parallel_size = 8: every expert is on one rank only, so no expert weights or
+ * gradients are sharded, gathered or reduced. The gradients are still divided by the number of
+ * replicas, because an expert receives the tokens of all replicas. */
 static void
 experts_of_one_holder_are_whole_and_meet_nobody (void **state)
 {
@@ -347,8 +347,8 @@ experts_of_one_holder_are_whole_and_meet_nobody (void **state)
 }
 
 /* Expert gradients are divided by the number of replicas D: by a kernel, or inside the reduction.
- * With average_in_collective, the collective divides only by the number of holders, so a kernel
- * divides by expert_model_parallel_size too. */
+ * With average_in_collective, the collective divides only by the number of ranks that hold the
+ * expert, so a kernel divides by expert_model_parallel_size too. */
 static void
 gradients_of_experts_are_divided_by_all_replicas (void **state)
 {
@@ -371,9 +371,9 @@ gradients_of_experts_are_divided_by_all_replicas (void **state)
     }
 }
 
-/* The experts of a layer are in the unit of the layer: two gathers (the rest of the layer, the
- * experts) follow each other, the first kernel of the layer waits for both, and the gather of the
- * next unit follows. */
+/* The experts of a layer belong to the unit of the layer, which therefore has two gathers (experts,
+ * and the rest of the layer). They follow each other, the first kernel of the layer waits for both,
+ * and then the next unit is gathered. */
 static void
 a_unit_is_gathered_with_its_experts (void **state)
 {
@@ -389,8 +389,8 @@ a_unit_is_gathered_with_its_experts (void **state)
   assert_int_equal (p->op[experts + 1].group, WEFT_GROUP_DP);
 }
 
-/* Two instances and expert_model_parallel_size = 2: each expert has four holders, two of them in
- * each instance. Gradients are reduced over the two holders of an instance, then over the
+/* Two instances and expert_model_parallel_size = 2: each expert is on four ranks ("holders"), two
+ * in each instance. Gradients are reduced over the two holders of an instance, then over the
  * instances. */
 static void
 instances_share_out_those_who_hold_the_same_experts (void **state)
@@ -422,8 +422,8 @@ instances_share_out_those_who_hold_the_same_experts (void **state)
   }
 }
 
-/* Weights are sharded over the two holders of an instance. With outer sharding, the optimizer state
- * of these shards is sharded once more over the two instances: a rank holds a quarter. */
+/* Expert weights are sharded over the two holders of an instance. outer_dp_sharding_strategy =
+ * optim shards the optimizer state once more over the two instances, so a rank holds a quarter. */
 static void
 outer_groups_cut_slices_of_experts_again (void **state)
 {
@@ -439,8 +439,8 @@ outer_groups_cut_slices_of_experts_again (void **state)
   assert_int_equal (kept (p, "exp_avg"), 4 * (dense / 2 + n / 4));
 }
 
-/* Holders of an expert have ranks that are expert_model_parallel_size = 2 apart: 1, 3, 5 and 7.
- * Holders of one instance are neighbours in this list: 5 and 7. */
+/* Ranks 1, 3, 5 and 7 hold the same experts. Of these ranks, those in one optimizer instance must
+ * follow each other: the instance of rank 7 has ranks 5 and 7. */
 static void
 holders_of_one_instance_are_next_to_each_other (void **state)
 {
@@ -456,9 +456,10 @@ holders_of_one_instance_are_next_to_each_other (void **state)
   assert_int_equal (weft_group_rank (&inter, 1), 7);
 }
 
-/* FSDP2: the experts of a layer are a unit of their own inside the layer's unit. They are gathered
- * after the rest of the layer in forward, and reduced before it in backward. The reduction averages
- * over the two holders; one kernel divides by 4, which gives the mean over eight replicas. */
+/* FSDP2: the experts of a layer are a unit of their own inside the layer's unit. In forward they
+ * are gathered after the rest of the layer; in backward they are reduced before it. The reduction
+ * averages over the two ranks that hold an expert; one kernel divides by 4, which gives the mean
+ * over eight replicas. */
 static void
 fsdp2_has_units_of_experts_inside_layers (void **state)
 {
@@ -488,7 +489,8 @@ fsdp2_has_units_of_experts_inside_layers (void **state)
 }
 
 /* dp_replicate_size = 2 replicates all parameters except those of experts. Experts are still
- * sharded over all four holders, so the norm of their gradients is reduced over all ranks. */
+ * sharded over all four ranks that hold them, so the norm of their gradients is reduced over all
+ * ranks. */
 static void
 dp_replicate_size_leaves_experts_cut_among_all_holders (void **state)
 {

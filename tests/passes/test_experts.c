@@ -124,9 +124,9 @@ experts_of_several_ranks_give_the_bits_of_one (void **state)
   weft_test_check_sweep (&sweep);
 }
 
-/* With a capacity, which tokens are dropped depends on the other tokens of the microbatch on the
- * same rank. In the strategies of this table, all ranks see whole microbatches, so the same tokens
- * are dropped. */
+/* moe_expert_capacity_factor: which tokens are dropped depends on the other tokens of the
+ * microbatch on the same rank. In the strategies of this table, all ranks have whole microbatches,
+ * so all strategies drop the same tokens. */
 static void
 tokens_over_capacity_are_dropped_alike_on_any_number_of_ranks (void **state)
 {
@@ -153,9 +153,9 @@ tokens_over_capacity_are_dropped_alike_on_any_number_of_ranks (void **state)
   }
 }
 
-/* With a capacity, each tensor parallel rank drops tokens of its own part of the sequence, so the
- * bits differ from those of one rank. Padded and unpadded rows of experts must still give the same
- * bits. */
+/* moe_expert_capacity_factor with tensor parallelism: each rank drops tokens of its own part of the
+ * sequence, so the bits differ from those of one rank. Padded and unpadded rows of experts must
+ * still give the same bits. */
 static void
 padding_changes_no_bits_of_tensor_parallel_ranks (void **state)
 {
@@ -305,7 +305,8 @@ numel (const weft_program *p, const char *name)
 }
 
 /* Each rank holds a quarter of the experts. Gradients of experts are reduced over 2 replicas, all
- * others over 8. Both are divided by 8, because an expert receives the tokens of 4 ranks. */
+ * other gradients over 8. Both are divided by 8, because an expert receives the tokens of 4
+ * ranks. */
 static void
 gradients_of_experts_are_reduced_by_those_who_hold_them (void **state)
 {
@@ -344,8 +345,8 @@ average_in_collective_divides_experts_by_who_shares_them_out (void **state)
 #define TENSOR WORDS "tensor_model_parallel_size=2 sequence_parallel=true "
 enum { HALF = T / 2 };
 
-/* Experts split over tensor parallel ranks: the ranks with parts of the same experts all-gather the
- * rows and routing weights that they have received, and reduce-scatter the outputs. Backward does
+/* Experts that are split over tensor parallel ranks: the ranks with parts of the same experts
+ * all-gather the received rows and routing weights, and reduce-scatter the outputs. Backward does
  * the opposite. */
 static void
 expert_tensor_parallel_size_gathers_rows_and_adds_what_parts_make (void **state)
@@ -420,9 +421,9 @@ ranks_that_hold_the_same_experts_gather_rows_for_gradients (void **state)
   assert_int_equal (weft_op_shape (p, wgrad)->dim[5], 4);
 }
 
-/* With padding, every expert has the same number of rows on every rank. The program then uses
- * all-gather and reduce-scatter of equal pieces, and the host does not wait for counts (one copy to
- * the host is left: the metrics). */
+/* moe_pad_expert_input_to_capacity: every expert has the same number of rows on every rank. So the
+ * program uses all-gather and reduce-scatter of equal pieces, and the host does not wait for counts
+ * (the only copy to the host is that of the metrics). */
 static void
 padded_rows_are_gathered_in_equal_shares (void **state)
 {
@@ -460,8 +461,9 @@ shared_experts_are_cut_by_tensor_parallel_ranks_and_the_router_is_not (void **st
   assert_int_equal (p->op[joined].group, WEFT_GROUP_TP);
 }
 
-/* expert_tensor_parallel_size = 1: all eight ranks hold all experts, and the other parameters have
- * four replicas. The average over eight ranks is multiplied by 8 / 4. */
+/* expert_tensor_parallel_size = 1: all eight ranks are replicas of the experts, but only four ranks
+ * are replicas of each other parameter. So the average of expert gradients over eight ranks is
+ * multiplied by 8 / 4. */
 static void
 average_in_collective_multiplies_whole_experts_of_tensor_parallel_ranks (void **state)
 {
@@ -492,9 +494,9 @@ use_distributed_optimizer_cuts_experts_among_their_replicas (void **state)
   assert_int_equal (count_kind (p, WEFT_OP_MOE_SQUARES), 0);
 }
 
-/* The gradient norm without a distributed optimizer: ranks hold different experts, so the sums of
- * squares of expert gradients are added over these ranks. All other gradients are equal on these
- * ranks and are counted once. */
+/* The gradient norm without use_distributed_optimizer. Ranks that hold different experts add the
+ * sums of squares of their expert gradients. All other gradients are equal on these ranks and are
+ * counted once. */
 static void
 the_norm_is_of_all_experts_and_of_one_copy_of_the_rest (void **state)
 {
@@ -525,7 +527,7 @@ moe_load_imbalance_multiplies_rows_on_the_way_and_at_experts (void **state)
   assert_int_equal (p->buf[u].bytes, 2 * T * K * 3 / 2 * 2 * F);
 }
 
-/* On topology cpu, which computes real numbers, buffers must have room for the worst case: all
+/* topology=cpu, which computes real numbers: buffers must have room for the worst case, that all
  * tokens are routed to the experts of one rank. */
 static void
 a_run_on_cpus_has_room_for_everybody_at_one_rank (void **state)
@@ -540,8 +542,8 @@ a_run_on_cpus_has_room_for_everybody_at_one_rank (void **state)
   assert_int_equal (p->buf[u].bytes, 4 * T * 4 * K * 2 * F);
 }
 
-/* With padding, every expert gets C = ceil (T K factor / E) rows, whatever the routing. Sizes are
- * fixed, so the host does not wait for counts. */
+/* moe_pad_expert_input_to_capacity: every expert gets C = ceil (T K factor / E) rows, whatever the
+ * routing. So all sizes are fixed, and the host does not wait for counts. */
 static void
 moe_pad_expert_input_to_capacity_sends_fixed_sizes (void **state)
 {
@@ -635,7 +637,7 @@ a_plan_with_room_for_even_shares_is_not_run_on_a_cpu (void **state)
   assert_non_null (strstr (error->message, "moe_load_imbalance: found 1, wanted at least 2"));
 }
 
-/* The traffic of one dispatch all-to-all between the 16 ranks of two nodes. */
+/* Returns the traffic of one dispatch all-to-all between the 16 ranks of two nodes. */
 static struct weft_traffic
 dispatched (const char *backend, const char *more)
 {
@@ -653,11 +655,11 @@ dispatched (const char *backend, const char *more)
   return t;
 }
 
-/* DeepEP sends a token once to each node that has one of its four experts. A node has one with
- * probability 1 - 2^-4, so 2 (1 - 1/16) copies are sent between nodes instead of 4; seven eighths
- * of the copies go on over NVLink. Over NVLink a token goes once to each of the 16 ranks that has
- * one of its experts, in place of 4 copies. If the router chooses one of two groups of experts
- * first, the token goes to one node only. */
+/* Traffic of DeepEP. A token is sent once to each node that has one of its four experts. A node of
+ * two has one with probability 1 - 2^-4, so 2 (1 - 1/16) copies are sent between nodes instead of
+ * 4; seven eighths of them are forwarded over NVLink. Over NVLink a token is sent once to each of
+ * the 16 ranks that has one of its experts, instead of 4 copies. If the router chooses one of two
+ * groups of experts first, the token is sent to one node only. */
 static void
 deepep_sends_a_token_once_to_each_rank (void **state)
 {

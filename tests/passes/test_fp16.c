@@ -58,9 +58,9 @@ floats_between_two_halves_round_to_the_nearer_and_ties_to_even (void **state)
   assert_true ((weft_fp16_round (NAN) & 0x7fff) > 0x7c00);
 }
 
-/* Arrays are rounded by loops of their own, which must agree with the rounding of one number. The
- * values cover every exponent and every rounding boundary: the lowest 14 bits of an fp32 number,
- * near 0 and near the middle, decide the rounding to fp16; for bf16 the lowest 17 bits. */
+/* Loops that round whole arrays must give the same result as the function that rounds one number.
+ * The values cover every exponent and every rounding boundary: the lowest 14 bits of an fp32
+ * number, near 0 and near the middle, decide the rounding to fp16; for bf16 the lowest 17 bits. */
 static void
 stretches_are_rounded_as_one_float_is (void **state)
 {
@@ -187,8 +187,8 @@ fp16_gradients_may_be_divided_in_the_sum (void **state)
 
 /* -------------------------------------------------------------------- real numbers */
 
-/* A loss scale that is a power of two changes only exponents, and unscaling restores them: every
- * bit of the weights must be that of a run without a scale. */
+/* A loss scale that is a power of two changes only exponents, and unscaling restores them. So every
+ * bit of the weights must be that of a run without loss scale. */
 static void
 a_power_of_two_leaves_every_bit_where_it_is (void **state)
 {
@@ -226,7 +226,8 @@ static const char *const strategies[] = {
   "gpus=2 distributed_config=ddp",
 };
 
-/* The loss scale and gradient norm of each step, and a hash of weights and moments at the end. */
+/* What a run leaves: the loss scale and gradient norm of each step, and a hash of weights and
+ * moments at the end. */
 struct history {
   double scale[12];
   gboolean skipped[12];
@@ -387,8 +388,9 @@ real (const GPtrArray *lines, unsigned i, const char *member)
   return json_object_get_double_member (lines->pdata[i], member);
 }
 
-/* The scale begins at 2^32, far too high, and falls in more skipped steps than a run without loss
- * scaling may have. The run resumes on other ranks with the same scale. */
+/* The loss scale begins at 2^32, far too high, so that many steps are skipped, more than may be
+ * skipped in a row without loss scaling. Other ranks then resume the run with the scale that was
+ * found. */
 static void
 a_run_finds_its_scale_and_goes_on_with_it_under_another_strategy (void **folder)
 {

@@ -14,8 +14,8 @@
 
 /* ------------------------------------------------------------------------- kernels */
 
-/* Rows (tokens) of each expert: none, fewer than a block, and more than a block. No expert after
- * the first begins at a multiple of the block. */
+/* Numbers of rows (tokens) of the experts: none, fewer than a block, and more than a block. No
+ * expert after the first begins at a multiple of the block. */
 enum { EXPERTS = 4, N = 40, K = 72, MOST_ROWS = 400 };
 static const int64_t rows_of[EXPERTS] = { 45, 0, 7, 131 };
 
@@ -84,8 +84,8 @@ run (const struct weft_kernel *k, uint32_t parts)
     weft_kernels[k->kind].cpu (k, part, parts);
 }
 
-/* Number of scales of a quantised matrix: of blocks along columns (`down`), along rows, or in
- * squares. */
+/* Returns the number of scales of a quantised matrix: of blocks along columns (`down`), along rows,
+ * or in squares. */
 static uint64_t
 room_of (const struct factor *f, uint64_t block, gboolean down, gboolean square)
 {
@@ -96,7 +96,7 @@ room_of (const struct factor *f, uint64_t block, gboolean down, gboolean square)
 }
 
 /* Quantises tokens (`counted`: with row counts per expert) or weights, along rows and along
- * columns; weights with blocks of 128 in squares. Asserts that the fp8 values agree with the
+ * columns; weights with blocks of 128 x 128. Asserts that the fp8 values agree with the
  * reference. */
 static void
 quantise_blocks (struct factor *f, uint64_t block, gboolean counted)
@@ -133,9 +133,9 @@ quantise_blocks (struct factor *f, uint64_t block, gboolean counted)
     f->scales_down[i] = scale_of (f->scale_down, block, i);
 }
 
-/* Quantises with one scale per expert, from the magnitudes of the previous step. Asserts that
- * `seen` becomes the largest magnitude among the expert's rows, or keeps its value if that is
- * larger. */
+/* Quantises with one scale per expert, from the magnitudes of the previous step. Asserts that the
+ * new magnitude `seen` of an expert is the largest magnitude among its rows, or its old value if
+ * this is larger. */
 static void
 quantise_whole (struct factor *f, gboolean counted)
 {
@@ -208,7 +208,7 @@ rows_of_experts_are_measured_and_rounded_by_themselves (void **state)
   }
 }
 
-/* A matmul of rows and weights of experts: forward, input gradient or weight gradient. */
+/* A grouped matmul of token rows and expert weights: forward, input gradient or weight gradient. */
 struct product {
   enum weft_op_kind kind;
   const struct factor *a, *b;
@@ -431,8 +431,8 @@ an_expert_without_tokens_keeps_its_scale (void **state)
 
 /* --------------------------------------------------------------------- checkpoints */
 
-/* A checkpoint of four ranks with one expert each is resumed by ranks with two or four experts
- * each. The magnitudes must follow their experts. */
+/* Ranks with two or four experts each resume a checkpoint of four ranks with one expert each. Each
+ * expert must keep its magnitudes. */
 static void
 a_run_goes_on_where_experts_lie_elsewhere (void **folder)
 {

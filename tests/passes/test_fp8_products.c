@@ -107,8 +107,8 @@ fp8_format_says_what_gradients_are_rounded_to (void **state)
 }
 
 /* Each linear layer quantises four tensors per microbatch: input and weight in forward, output
- * gradient and weight in backward; the quantised input is kept for backward. With fp8_param_gather,
- * weights are fp8 already: two tensors. */
+ * gradient and weight in backward; backward reuses the quantised input. With fp8_param_gather,
+ * weights are stored in fp8, so only two tensors are quantised. */
 static void
 what_is_multiplied_is_converted_first (void **state)
 {
@@ -203,7 +203,7 @@ recipes_find_their_scales_each_in_its_way (void **state)
   assert_int_equal (count_of (block, WEFT_OP_TRANSPOSE), 0);
 }
 
-/* The last op before `op` that writes the buffer of an operand. */
+/* Returns the last op before `op` that writes the buffer of an operand. */
 static uint32_t
 maker_of (const weft_program *p, uint32_t op, uint32_t operand)
 {
@@ -246,8 +246,9 @@ scales_of_blocks_lie_in_buffers_of_their_own (void **state)
   }
 }
 
-/* The weight gradient reads the input quantised along columns. The kernel that quantises along rows
- * in forward writes both forms. If the layer is recomputed, the recomputation writes it instead. */
+/* The weight gradient reads the input quantised along columns. The forward kernel that quantises
+ * the input along rows also writes this form. If the layer is recomputed, the recomputation writes
+ * it instead. */
 static void
 blocks_are_turned_by_the_kernel_that_makes_them (void **state)
 {

@@ -82,8 +82,8 @@ one_scale_for_a_tensor_gives_the_bits_of_one_rank (void **state)
   }
 }
 
-/* residual=parallel_one_norm: qkv and fc1 read the same input. It is quantised once, or twice with
- * cpu_offloading; both must give the same bits. */
+/* residual=parallel_one_norm: qkv and fc1 read the same input. The input is quantised once, or
+ * twice with cpu_offloading. Both programs must give the same bits. */
 static void
 one_input_of_two_products_has_one_history (void **state)
 {
@@ -116,8 +116,8 @@ blocks_give_the_bits_of_one_rank_where_nobody_cuts_tensors (void **state)
   }
 }
 
-/* fp8_param_gather: weights are stored in fp8, and matmuls read the stored values. Both wrappers
- * must give the same bits. */
+/* fp8_param_gather: weights are stored in fp8, and matmuls read the stored values. DDP and
+ * Megatron-FSDP must give the same bits. */
 static void
 weights_that_are_kept_in_fp8_are_multiplied_as_they_are (void **state)
 {
@@ -148,8 +148,8 @@ find_tensor (const weft_state *state, const char *name)
   return -1;
 }
 
-/* Delayed scaling: after a step, the state holds the largest magnitudes of input, weight and
- * gradient in this step. For the weight this is the magnitude before the update. */
+/* Delayed scaling: after a step, the state holds the largest magnitudes of input, weight and output
+ * gradient in this step. The magnitude of the weight is that before the optimizer update. */
 static void
 magnitudes_of_a_step_are_state_behind_it (void **state)
 {
@@ -193,9 +193,9 @@ resumed (const char *recipe, const char *strategy, const char *dir)
   return job;
 }
 
-/* Each run resumes under another strategy, with its own recipe (the same bits as an uninterrupted
- * run) and with other recipes (a finite loss). Only delayed scaling has state in the checkpoint; a
- * run that changes to it begins with new state. */
+/* Each run resumes under another strategy: with its own recipe (the bits must be those of an
+ * uninterrupted run) and with other recipes (the loss must be finite). Only delayed scaling has
+ * state in the checkpoint; a run that changes to delayed scaling begins with new state. */
 static void
 a_run_goes_on_bit_for_bit_and_from_one_recipe_to_another (void **folder)
 {

@@ -89,9 +89,9 @@ fp8_param_gather_keys_buffers_by_type (void **state)
   assert_int_equal (bytes_of (p, "fp8 gradients"), 2 * bytes_of (p, "fp8 weights"));
 }
 
-/* fp8_param_gather on D replicas. Bytes per parameter in fp8: 1 for the weight, 1 for its
- * transposed copy, g for the gradient and 12 / D for the optimizer; other parameters: 2 + g + 12 /
- * D. If gradients have two bytes (g = 2), the optimizer also has their fp32 copy, which is sharded
+/* fp8_param_gather on D replicas. Bytes per fp8 parameter: 1 for the weight, 1 for its transposed
+ * copy, g for the gradient and 12 / D for the optimizer. Bytes per other parameter: 2 + g + 12 / D.
+ * If gradients have two bytes (g = 2), the optimizer also has their fp32 copy, which is sharded
  * too. */
 static void
 fp8_param_gather_leaves_a_byte_for_a_weight_and_one_for_its_copy (void **state)
@@ -185,8 +185,8 @@ fp8_param_gather_agrees_on_magnitudes_rounds_and_gathers_bytes (void **state)
   assert_int_equal (count (p, WEFT_OP_TRANSPOSE, ""), 4 * LAYERS);
 }
 
-/* Forward reads the fp8 weights. Input gradients read their transposed copy, which is made once per
- * step, after the gather of its bucket. */
+/* Forward matmuls read the fp8 weights. Input gradients read the transposed copy of the weights,
+ * which is made once per step, after the bucket has been gathered. */
 static void
 fp8_param_gather_makes_the_copy_once_a_step_after_the_lazy_gather (void **state)
 {
@@ -231,9 +231,9 @@ keep_fp8_transpose_cache_makes_the_copy_once_and_not_in_every_backward (void **s
 
 /* ------------------------------------------------------------ slices of Megatron-FSDP */
 
-/* Megatron-FSDP level 3. Bytes per parameter in fp8: 1 + g + 12; other parameters: 2 + g + 12 (g:
- * size of a gradient). All of these are sharded; only the scales of all weights are on every rank.
- * The transposed copy is not permanent, even with keep_fp8_transpose_cache. */
+/* fp8_param_gather at Megatron-FSDP level 3. Sharded bytes per fp8 parameter: 1 + g + 12 (g: size
+ * of a gradient); per other parameter: 2 + g + 12. Only the scales of all weights are on every
+ * rank. The transposed copy is not permanent, even with keep_fp8_transpose_cache. */
 static void
 all_that_stands_of_weights_in_fp8_is_a_slice_at_level_3 (void **state)
 {
@@ -274,9 +274,9 @@ weights_in_fp8_are_whole_beside_slices_of_gradients_at_level_2 (void **state)
   assert_int_equal (count (p, WEFT_OP_REDUCE_SCATTER, "bucket"), 2 * n_buckets (p));
 }
 
-/* A layer has two buckets: fp8 weights and other parameters. Both are gathered in one launch before
- * forward, in one launch before backward, and reduced in one launch after the last gradient of the
- * layer. */
+/* At level 3 a layer has two buckets: fp8 weights and other parameters. Both are gathered in one
+ * launch before forward and in one launch before backward, and reduced in one launch after the last
+ * gradient of the layer. */
 static void
 both_buckets_of_a_layer_are_one_launch (void **state)
 {
@@ -301,10 +301,10 @@ both_buckets_of_a_layer_are_one_launch (void **state)
   }
 }
 
-/* Level 3. Without keep_fp8_transpose_cache, the transposed copy of a weight is made for one matmul
- * of backward and then freed. With the knob, each gather of a unit makes the copy, behind the fp8
- * weights in the same buffer. Recomputed layers stay gathered until their backward pass has ended,
- * so recompute makes no further copies. */
+/* Megatron-FSDP level 3. Without keep_fp8_transpose_cache, the transposed copy of a weight is made
+ * for one matmul of backward and then freed. With keep_fp8_transpose_cache, each gather of a unit
+ * makes the copy, behind the fp8 weights in the same buffer. Recomputed layers stay gathered until
+ * their backward pass has ended, so recompute makes no further copies. */
 static void
 keep_fp8_transpose_cache_keeps_the_copy_with_a_gathered_unit (void **state)
 {
@@ -368,9 +368,9 @@ reuse_grad_buf_for_mxfp8_param_ag_gathers_bf16_through_the_gradients (void **sta
   assert_int_equal (plan->memory[0].permanent[WEFT_POOL_DEVICE][WEFT_BUF_WEIGHTS], weights);
 }
 
-/* reuse_grad_buf_for_mxfp8_param_ag: masters are rounded to bf16 in the gradient buffer, gathered
- * there and quantised; then the buffer is cleared. With overlap_param_gather (`lazy`) this happens
- * at the beginning of a step, before the first gradient is written; otherwise at the end of the
+/* reuse_grad_buf_for_mxfp8_param_ag: master weights are rounded to bf16 into the gradient buffer,
+ * gathered there and quantised; then the buffer is cleared. With overlap_param_gather (`lazy`) this
+ * happens at the begin of a step, before the first gradient is written; otherwise at the end of the
  * step. */
 static void
 reuse_grad_buf_for_mxfp8_param_ag_clears_the_room_before_a_gradient_comes (void **state)
@@ -460,8 +460,9 @@ run (const char *precision, const char *strategy, uint64_t stress)
   return weft_test_run (&how);
 }
 
-/* Compares all strategies with the first one, which runs on one rank. `gradients_stay`: whether
- * gradients are compared too; with MXFP8 the gather of weights has overwritten them. */
+/* Compares all strategies with the first strategy, which has one rank. `gradients_stay`: TRUE:
+ * gradients are compared too. FALSE: with MXFP8, the gather of weights has overwritten the
+ * gradients. */
 static void
 check_bits (const char *const *strategy, size_t n, gboolean gradients_stay)
 {
@@ -493,7 +494,8 @@ reuse_grad_buf_for_mxfp8_param_ag_gives_the_bits_of_one_rank (void **state)
   check_bits (mxfp8, G_N_ELEMENTS (mxfp8), FALSE);
 }
 
-/* With weights stored in fp8 (E4M3 or MXFP8), the loss falls as in bf16, within 5 %. */
+/* With weights stored in fp8 (E4M3 or MXFP8), the loss after training must be within 5 % of the
+ * loss with bf16 weights. */
 static void
 weights_in_fp8_learn (void **state)
 {

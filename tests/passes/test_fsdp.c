@@ -48,7 +48,7 @@ is_numbered (const weft_program *p, uint32_t op, const char *word, uint32_t k)
   return has_number (p, op, word, &found) && found == k;
 }
 
-/* The layer whose unit is bucket k; WEFT_NO_LAYER for a bucket outside units. */
+/* Returns the layer whose unit is bucket k, or WEFT_NO_LAYER if the bucket is outside the units. */
 static uint32_t
 layer_of (const weft_program *p, uint32_t k)
 {
@@ -69,7 +69,7 @@ bucket_of (const weft_program *p, uint32_t layer)
   return 0;
 }
 
-/* The first kernel of a layer in a pass of a microbatch, or with `last` the last one. */
+/* Returns the first kernel of a layer in a pass of a microbatch, or with `last` the last kernel. */
 static uint32_t
 kernel (const weft_program *p, uint32_t layer, uint32_t micro, enum weft_phase phase, gboolean last)
 {
@@ -83,7 +83,7 @@ kernel (const weft_program *p, uint32_t layer, uint32_t micro, enum weft_phase p
   return found;
 }
 
-/* The last op before `op` with the name "word k", or WEFT_NO_OP. */
+/* Returns the last op before `op` with the name "word k", or WEFT_NO_OP. */
 static uint32_t
 newest (const weft_program *p, const char *word, uint32_t k, uint32_t op)
 {
@@ -104,9 +104,9 @@ count (const weft_program *p, const char *word, uint32_t k)
 
 /* ------------------------------------------------------------------ memory */
 
-/* Bytes per parameter: `kept` on every replica, and `shared` among the replicas. They are weights,
- * gradients, master weights, moments, and the fp32 copy of 16-bit gradients. One row per precision,
- * one column per level. */
+/* Bytes per parameter for each precision (row) and sharding level (column): `kept` on every
+ * replica, and `shared` among the replicas. They count weights, gradients, master weights, moments,
+ * and the fp32 copy of 16-bit gradients. */
 static const struct {
   const char *words;
   struct {
@@ -315,8 +315,8 @@ overlap_is_forced_where_gradients_or_weights_are_split (void **state)
 
 /* ---------------------------------------------------------------- prefetch */
 
-/* How many units after `layer` (in the order of the pass) have been gathered when the pass reaches
- * the layer. */
+/* Returns how many units after `layer` (in the order of the pass) have been gathered when the pass
+ * reaches the layer. */
 static uint32_t
 units_ahead (const weft_program *p, uint32_t layer, enum weft_phase phase)
 {
@@ -350,13 +350,14 @@ suggested_communication_unit_size_is_twice_the_prefetch (void **state)
     assert_int_equal (units_ahead (p, 1, WEFT_PHASE_FORWARD), rows[i].ahead);
     assert_int_equal (units_ahead (p, LAYERS - 2, WEFT_PHASE_BACKWARD), rows[i].ahead);
   }
-  /* By default suggested_communication_unit_size is at least 1e9 elements: all units are gathered
-   * ahead. */
+  /* suggested_communication_unit_size is at least 1e9 elements by default, so all units of this
+   * small model are gathered ahead. */
   assert_int_equal (units_ahead (q, 0, WEFT_PHASE_FORWARD), LAYERS - 1);
 }
 
-/* With a prefetch of one unit, its gather waits for the kernels issued so far and for no kernel of
- * the current unit. The first kernel of the next unit waits for the gather. */
+/* If the prefetch reaches one unit ahead, the gather of the next unit waits for the kernels issued
+ * so far, and for no kernel of the current unit. The first kernel of the next unit waits for the
+ * gather. */
 static void
 the_next_unit_is_gathered_beside_the_kernels_of_this_one (void **state)
 {
@@ -377,8 +378,8 @@ the_next_unit_is_gathered_beside_the_kernels_of_this_one (void **state)
   }
 }
 
-/* Levels 1 and 2 gather weights once per step into permanent buffers;
- * suggested_communication_unit_size bounds their prefetch as at level 3. */
+/* Levels 1 and 2 gather weights once per step into permanent buffers.
+ * suggested_communication_unit_size bounds how far these gathers run ahead, as at level 3. */
 static void
 gathers_of_a_step_go_as_far_ahead (void **state)
 {
@@ -475,9 +476,9 @@ a_gathered_unit_dies_with_the_last_kernel_of_its_pass (void **state)
   assert_int_equal (outside, 2);
 }
 
-/* The largest number of buffers with one name that may be in use at the same time. Two buffers may
- * be if no dependency orders the last use of the earlier one before the first use of the later
- * one. */
+/* Returns the largest number of buffers with one name that may be in use at the same time. Two
+ * buffers may be in use at once if no dependency orders the last use of the earlier buffer before
+ * the first use of the later one. */
 static uint32_t
 most_at_once (const weft_program *p, const char *name)
 {
@@ -496,8 +497,8 @@ most_at_once (const weft_program *p, const char *name)
   return most;
 }
 
-/* A plan before memory is planned. Memory waits would order ops in addition; without them, only the
- * passes that build the program limit how many units are gathered at once. */
+/* Returns a plan without memory plan, which would add dependencies (memory waits). In such a plan
+ * only the passes that build the program limit how many units are gathered at once. */
 static weft_plan *
 draft (const char *words)
 {
@@ -540,8 +541,8 @@ fsdp_double_buffer_keeps_two_units_whole (void **state)
   }
 }
 
-/* The largest number of elements in reductions that have not ended when another reduction is
- * launched. */
+/* Returns the largest number of elements in reductions that have not ended when another reduction
+ * is launched. */
 static uint64_t
 most_on_their_way (const weft_program *p)
 {
@@ -735,9 +736,9 @@ a_gathered_buffer_that_is_taken_too_early_is_refused_and_shows (void **state)
   plan->role[0] = whole;
 }
 
-/* A mutant in which ops of one kind use the slice of layer 1 instead of layer 0. All ranks run this
- * program, so their collectives still match. Returns whether the checks refuse the mutant or its
- * results have other bits. */
+/* Makes a mutant in which ops of one kind use the slice of layer 1 instead of layer 0. All ranks
+ * run this program, so their collectives still match. Returns whether the checks refuse the mutant
+ * or its results have other bits. */
 static gboolean
 another_slice_shows (enum weft_op_kind kind, uint32_t operand)
 {

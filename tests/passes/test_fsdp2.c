@@ -31,8 +31,8 @@ count (const weft_program *p, const char *name)
   return n;
 }
 
-/* The op with this name for the unit `layer` (WEFT_NO_LAYER: the root) in a microbatch and phase,
- * or WEFT_NO_OP. */
+/* Returns the op with this name for the unit `layer` (WEFT_NO_LAYER: the root) in a microbatch and
+ * phase, or WEFT_NO_OP. */
 static uint32_t
 find (const weft_program *p, const char *name, uint32_t layer, uint32_t micro,
       enum weft_phase phase)
@@ -153,8 +153,8 @@ dp_replicate_size_shares_out_over_fewer_ranks (void **state)
   }
 }
 
-/* The gathered pieces of layers alternate between two buffers. The root module has a buffer of its
- * own for each microbatch. */
+/* FSDP2: the gathered pieces of layers alternate between two buffers. The root module has a buffer
+ * of its own for each microbatch. */
 static void
 two_packs_and_one_layer_are_the_window (void **state)
 {
@@ -170,8 +170,8 @@ two_packs_and_one_layer_are_the_window (void **state)
 
 /* ------------------------------------------------------------------- gathers */
 
-/* Every unit is gathered before forward. Before backward, only the units that were freed after
- * forward are gathered again: all except the root and the last layer. */
+/* FSDP2 gathers every unit before forward. Before backward it gathers again only the units that
+ * were freed after forward: all except the root and the last layer. */
 static void
 units_are_gathered_for_forward_and_again_for_backward (void **state)
 {
@@ -187,7 +187,8 @@ units_are_gathered_for_forward_and_again_for_backward (void **state)
   }
 }
 
-/* With a pipeline, weights stay gathered from the first microbatch of a step to the last. */
+/* With pipeline parallelism, FSDP2 keeps weights gathered from the first microbatch of a step to
+ * the last. */
 static void
 with_a_pipeline_units_are_gathered_once_a_step (void **state)
 {
@@ -203,8 +204,8 @@ with_a_pipeline_units_are_gathered_once_a_step (void **state)
   }
 }
 
-/* The copy-out (pieces are unpacked into weights) of the unit `back` units before `layer`. The root
- * comes before layer 0. */
+/* Returns the copy-out (which unpacks gathered pieces into weights) of the unit `back` units before
+ * `layer`. The root unit comes before layer 0. */
 static uint32_t
 copy_out_before (const weft_program *p, uint32_t layer, uint32_t back, uint32_t micro)
 {
@@ -319,8 +320,8 @@ defer_fsdp_grad_sync_reduces_once_a_step_and_keeps_whole_gradients (void **state
     assert_true (!is_named (deferred, op, "reduce") || deferred->op[op].micro == MICROS - 1);
 }
 
-/* One reduction is in flight: gradients of layer l - 1 are packed only after the reduce-scatter of
- * layer l; after layer 0 follows the root. */
+/* FSDP2 has one reduction in flight at a time: gradients of layer l - 1 are packed only after the
+ * reduce-scatter of layer l. The root unit follows layer 0. */
 static void
 one_reduction_is_in_flight (void **state)
 {
@@ -359,8 +360,8 @@ mp_policy_reduce_dtype_is_what_travels (void **state)
   }
 }
 
-/* fp32 outputs (the default of mp_policy_output_dtype) with bf16 compute: activations and their
- * gradients are converted before and after each layer. With equal types nothing is converted. */
+/* mp_policy_output_dtype = fp32 (the default) with bf16 compute: activations and their gradients
+ * are converted before and after each layer. With equal types nothing is converted. */
 static void
 mp_policy_output_dtype_converts_between_layers (void **state)
 {
@@ -489,8 +490,8 @@ pieces_that_are_left_out_show_in_the_bits (void **state)
   assert_false (bits_change (plan, p, &good));
 }
 
-/* A stage with three chunks of one layer each, and the root with the embedding. Each unit is
- * gathered once per step, and reduced once, in the last backward pass of its chunk. */
+/* A pipeline stage with three chunks of one layer each, and the root with the embedding. FSDP2
+ * gathers each unit once per step, and reduces it once, in the last backward pass of its chunk. */
 static void
 chunks_of_a_stage_are_wrapped_by_themselves (void **state)
 {
@@ -515,8 +516,8 @@ chunks_of_a_stage_are_wrapped_by_themselves (void **state)
   assert_int_equal (sums[2], 1);
 }
 
-/* zb-h1 computes weight gradients apart from input gradients. A unit has one reduction per step,
- * which must wait for the weight gradients of all microbatches. */
+/* zb-h1 computes weight gradients apart from input gradients. FSDP2 reduces each unit once per
+ * step, after the weight gradients of all microbatches. */
 static void
 weight_gradients_apart_are_reduced_after_the_last (void **state)
 {

@@ -39,7 +39,7 @@ count (const weft_program *p, enum weft_op_kind kind, const char *name)
   return n;
 }
 
-/* The first op of a kind after op number `op`, or WEFT_NO_OP. */
+/* Returns the first op of a kind after op number `op`, or WEFT_NO_OP. */
 static uint32_t
 next (const weft_program *p, uint32_t op, enum weft_op_kind kind)
 {
@@ -93,8 +93,8 @@ copied (const weft_program *p, enum weft_op_kind kind, const char *name)
 
 /* ------------------------------------------------------------------ memory */
 
-/* On the host: 16 bytes per parameter, divided by the ranks that shard them: 4 of weights, 4 of
- * gradients, 8 of moments. On the device: no permanent bytes. */
+/* Permanent bytes with offload_policy. On the host: 16 bytes per parameter (4 of weights, 4 of
+ * gradients, 8 of moments), divided by the ranks that shard them. On the device: none. */
 static void
 offload_policy_keeps_sixteen_bytes_over_the_ranks_on_the_host (void **state)
 {
@@ -141,10 +141,10 @@ bytes_of_buffers (const weft_program *p, const char *name, uint32_t *n)
   return sum;
 }
 
-/* Buffers for shards between host and device. All layers use one buffer in turn; a copy or
- * reduction waits until it is free. The root module (weights outside the layers) has a buffer of
- * its own per microbatch. With a reduction in each microbatch (EACH), more buffers are needed for
- * reduced shards than with one reduction per step. */
+/* Buffers for shards between host and device. All layers use one buffer in turn, and a copy or
+ * reduction waits until the buffer is free. The root module (weights outside the layers) has a
+ * buffer of its own per microbatch. With a reduction in each microbatch (EACH), more buffers for
+ * reduced shards are needed than with one reduction per step. */
 static void
 layers_take_the_room_for_pieces_in_turn (void **state)
 {
@@ -174,8 +174,8 @@ layers_take_the_room_for_pieces_in_turn (void **state)
 
 /* ----------------------------------------------------------------- weights */
 
-/* Before a gather, each tensor's fp32 piece is copied from the host. Units are gathered twice per
- * microbatch, the root and the last layer once. */
+/* Before a gather, the fp32 shard of each tensor is copied from the host. The root and the last
+ * layer are gathered once per microbatch, the other units twice. */
 static void
 each_gather_follows_copies_of_its_pieces (void **state)
 {
@@ -202,9 +202,9 @@ each_gather_follows_copies_of_its_pieces (void **state)
   }
 }
 
-/* In PyTorch, copies from the host and copy-ins (packing of pieces for a gather) are on one stream.
- * So both wait for the same kernels, and the copies of the next unit follow the copy-in of this
- * unit. */
+/* In PyTorch, copies from the host and copy-ins (which pack the pieces for a gather) are on one
+ * stream. So both wait for the same kernels, and the copies of the next unit follow the copy-in of
+ * this unit. */
 static void
 copies_of_weights_lie_on_the_stream_of_copy_ins (void **state)
 {
@@ -251,9 +251,9 @@ gradients_leave_piece_by_piece_once_they_are_reduced (void **state)
       assert_int_equal (each->op[op].lane, WEFT_LANE_HOST);
 }
 
-/* Copies of gradients to the host are on the stream of the reduction that they follow, so the next
+/* Copies of gradients to the host are on the stream of the reduction before them, so the next
  * reduction on this stream waits for them. With dp_replicate_size this is the stream of all-reduces
- * between replicas, and reduce-scatters do not wait. */
+ * between replicas, so reduce-scatters do not wait. */
 static void
 the_next_reduction_follows_gradients_that_leave (void **state)
 {
@@ -283,8 +283,8 @@ the_next_reduction_follows_gradients_that_leave (void **state)
   }
 }
 
-/* Checks for each unit whether the first kernel after the unit's last copy waits for this copy. It
- * must wait from microbatch `from` on, and not before. */
+/* Checks for each unit whether the first kernel after the unit's last copy waits for this copy. The
+ * kernel must wait from microbatch `from` on, and must not wait in earlier microbatches. */
 static void
 assert_kernels_wait (const char *words, enum weft_op_kind kind, const char *name, uint32_t from)
 {
@@ -355,8 +355,8 @@ the_end_of_backward_waits_for_all_gradients (void **state)
 
 /* ------------------------------------------------------------------ update */
 
-/* Norm and Adam run on the host, after all gradients have been copied. The norm is copied to the
- * device, reduced there, and the clip factor is copied back. */
+/* With offload_policy, norm and Adam run on the host, after all gradients have been copied. The
+ * norm is copied to the device and reduced over the ranks; the clip factor is copied back. */
 static void
 the_update_runs_on_the_host (void **state)
 {
@@ -378,8 +378,8 @@ the_update_runs_on_the_host (void **state)
   assert_int_equal (count (p, WEFT_OP_TO_HOST, "clip_factor"), 1);
 }
 
-/* Both stages hold the tied tensor. Its gradient is copied to the device, all-reduced over both
- * stages and copied back. */
+/* A tied embedding with offload_policy: both the first and the last stage hold the tensor. Its
+ * gradient is copied to the device, all-reduced over both stages and copied back to the host. */
 static void
 a_tied_embedding_meets_on_the_device (void **state)
 {

@@ -99,8 +99,8 @@ gradient_reduce_div_fusion_leaves_bf16_gradients_to_a_kernel (void **state)
   assert_int_equal (average.scales + average.fused + average.sums, 0);
 }
 
-/* gradient_reduce_div_fusion divides inside the collective, otherwise a kernel divides. Both divide
- * each gradient before the sum, so the bits are equal. */
+/* With gradient_reduce_div_fusion, the collective divides gradients; without it, a kernel does. In
+ * both cases each gradient is divided before the sum, so the bits are equal. */
 static void
 a_fused_division_gives_the_bits_of_one_apart (void **state)
 {
@@ -156,7 +156,7 @@ preserve_fp32_weights_off_updates_what_kernels_read (void **state)
 }
 
 /* preserve_fp32_weights = false: Adam updates bf16 weights directly. The results differ from those
- * with fp32 masters, and are the same on any number of ranks. */
+ * with fp32 masters, but are the same on any number of ranks. */
 static void
 weights_that_are_updated_themselves_are_those_of_one_rank (void **state)
 {
@@ -231,8 +231,9 @@ halves_of_layers_are_gathered_and_reduced_apart (void **state)
   }
 }
 
-/* The weights of multi-latent attention are in the unit of attention. Selective recompute runs a
- * module again while its unit is gathered for backward: no unit is gathered a third time. */
+/* Checks that the weights of multi-latent attention are in the unit of attention. Selective
+ * recompute runs a module again while its unit is gathered for backward, so no unit is gathered a
+ * third time. */
 static void
 check_latent_units (const char *recompute)
 {
@@ -266,8 +267,8 @@ latent_weights_are_in_the_unit_of_attention (void **state)
   check_latent_units ("recompute_granularity=selective recompute_modules=mlp");
 }
 
-/* The largest number of gathered bytes that are alive at once. Without prefetch these are one unit
- * and all parameters outside units. */
+/* Returns the largest number of gathered bytes that are alive at once. Without prefetch these
+ * belong to one unit and to all parameters outside units. */
 static uint64_t
 most_gathered (const char *modules)
 {
@@ -423,7 +424,8 @@ init_fsdp_with_meta_device_makes_one_unit_at_a_time (void **state)
 
 /* A test executor that counts the bytes written to each rank. */
 struct counting {
-  struct weft_exec_ops ops; /* first member: a pointer to it is a pointer to struct counting */
+  /* first member, so that a pointer to ops is a pointer to struct counting */
+  struct weft_exec_ops ops;
   const struct weft_exec_ops *real;
   uint64_t written[8];
 };

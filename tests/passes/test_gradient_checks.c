@@ -106,8 +106,8 @@ a_large_gradient_is_counted_and_changes_nothing (void **state)
   real_job_close (job);
 }
 
-/* Gradients of experts are in a flat buffer of their own, which the check must read too. The check
- * changes no bit. */
+/* Gradients of experts are in a flat buffer of their own. check_for_nan_in_grad must read this
+ * buffer too, and must not change any bit. */
 static void
 gradients_of_experts_in_units_are_checked_without_a_change (void **state)
 {

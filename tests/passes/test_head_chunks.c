@@ -16,8 +16,8 @@
   "topology=hgx-h200 model=llama-nano num_layers=2 hidden_size=64 vocab_size=1024 seq_length=32 "  \
   "precision=bf16 gpus=1 micro_batch_size=4 global_batch_size=8 "
 
-/* Kernels of head and loss of a microbatch, in order, as "matmul F, xent_grad F, ..."; caller
- * frees. */
+/* Lists the kernels of head and loss of a microbatch, in order, as "matmul F, xent_grad F, ...".
+ * The caller frees the text. */
 static char *
 head_of (const weft_program *p, uint32_t micro)
 {
@@ -65,8 +65,8 @@ peak_of (const char *words)
   return weft_plan_peak_bytes (plan, 0);
 }
 
-/* Memory peaks while the logits are alive. With four chunks only a quarter of the logits is alive,
- * so the peak falls by three quarters of their bytes. */
+/* Memory peaks while the logits are alive. With four chunks only a quarter of the logits is alive
+ * at once, so the peak falls by three quarters of their bytes. */
 static void
 the_peak_falls_by_the_logits_of_other_chunks (void **state)
 {
@@ -83,8 +83,8 @@ the_peak_falls_by_the_logits_of_other_chunks (void **state)
                whole - four <= logits * 3 / 4 + (1 << 20));
 }
 
-/* The number of tokens of a chunk, as in arXiv 2410.10989: all tokens divided by (vocabulary /
- * hidden size), rounded to a power of two, but at least so many that matmuls stay efficient. */
+/* Number of tokens of a chunk, as in arXiv 2410.10989: all tokens divided by (vocabulary / hidden
+ * size) and rounded to a power of two, but at least as many as matmuls need to stay efficient. */
 static void
 chunks_are_as_many_as_the_products_bear (void **state)
 {

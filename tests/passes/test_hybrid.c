@@ -38,7 +38,7 @@ count (const weft_program *p, const char *start)
   return n;
 }
 
-/* The first op with the name "word k"; with `last`, the last op with this name. */
+/* Returns the first op with the name "word k", or with `last` the last op with this name. */
 static uint32_t
 numbered (const weft_program *p, const char *word, uint32_t k, gboolean last)
 {
@@ -54,8 +54,8 @@ numbered (const weft_program *p, const char *word, uint32_t k, gboolean last)
 
 /* ------------------------------------------------------------------ memory */
 
-/* Bytes per parameter: weights, gradients, master weights, and moments together with the fp32 copy
- * of 16-bit gradients. */
+/* Bytes per parameter of weights, gradients, master weights, and of the moments together with the
+ * fp32 copy of 16-bit gradients. */
 static const struct {
   const char *words;
   uint32_t weights, grads, master, moments;
@@ -68,8 +68,8 @@ static const struct {
   { "precision=fp32 preserve_fp32_weights=false", 4, 4, 0, 8 },
 };
 
-/* Asserts the permanent bytes of weights, gradients and optimizer state. Each is divided by the
- * number of ranks that shard it at this level. */
+/* Asserts the permanent bytes of weights, gradients and optimizer state. The bytes of each are
+ * divided by the number of ranks that shard it at this level. */
 static void
 assert_state (int level, uint32_t replicas, uint32_t instances, gboolean outer, unsigned precision)
 {
@@ -220,8 +220,8 @@ optim_puts_a_slice_together_once_before_its_first_gather (void **state)
 }
 
 /* outer_dp_sharding_strategy=optim without prefetch: before a unit is gathered inside an instance,
- * its slice is gathered from the outer ranks. This happens just before the unit is needed, not at
- * the begin of the step. */
+ * its slice is gathered over the instances (outer ranks). Both gathers come just before the unit is
+ * needed, not at the begin of the step. */
 static void
 slices_are_put_together_as_late_as_units_are_gathered (void **state)
 {
@@ -261,8 +261,8 @@ the_norm_is_summed_over_all_who_hold_different_slices (void **state)
   assert_int_equal (norm_group (SPLIT), WEFT_GROUP_WORLD);
 }
 
-/* A rank's slot is the number of its slice. Eight ranks must have eight different slots, so that
- * each element of a bucket has one owner. */
+/* The slot of a rank is the number of the rank's slice. Eight ranks must have eight different
+ * slots, so that each element of a bucket has one owner. */
 static void
 slots_of_a_hybrid_deal_each_slice_out_once (void **state)
 {
@@ -283,9 +283,9 @@ slots_of_a_hybrid_deal_each_slice_out_once (void **state)
   assert_int_equal (seen, 0xff);
 }
 
-/* In canonical order, the ranks of an instance compute neighbouring sequences of the batch, in each
- * microbatch and over all microbatches, so that the instance's sum is one node of the tree of
- * sums. */
+/* In canonical order, the ranks of an instance must compute neighbouring sequences of the batch, in
+ * each microbatch and over all microbatches. Then the instance's sum is one node of the summation
+ * tree. */
 static void
 sequences_of_an_instance_stand_together (void **state)
 {

@@ -16,8 +16,8 @@
 
 /* ------------------------------------------------------------------------ time */
 
-/* Each chunk has one layer, whose forward takes 1 s and whose backward takes 2 s. All other ops
- * take no time. */
+/* Durations for these tests: each chunk has one layer, whose forward takes 1 s and whose backward
+ * takes 2 s. All other ops take no time. */
 static double
 layer_seconds (void *user, uint32_t actor, uint32_t op)
 {
@@ -33,8 +33,9 @@ layer_seconds (void *user, uint32_t actor, uint32_t op)
   }
 }
 
-/* If transfers take no time, a step takes m (tF + tB) + (p - 1) (tF + tB) / v, with the times of
- * all v chunks of a rank. Here the passes of one chunk take 1 s and 2 s. */
+/* If transfers take no time, a step of an interleaved schedule takes m (tF + tB) + (p - 1) (tF +
+ * tB) / v, where tF and tB are the times of all v chunks of a rank. Here the passes of one chunk
+ * take 1 s and 2 s. */
 static void
 the_bubble_is_that_of_a_chunk_where_transfers_are_free (void **state)
 {
@@ -90,8 +91,8 @@ chunk_q_of_rank_r_is_stage_q_p_plus_r (void **state)
   }
 }
 
-/* Each chunk has flat buffers and buckets of its own. As in Megatron-Core, only the first chunk of
- * the first rank is cut into buckets of bucket_size. */
+/* Each chunk has flat buffers and buckets of its own. As in Megatron-Core, bucket_size applies only
+ * to the first chunk of the first pipeline rank. */
 static void
 virtual_pipeline_model_parallel_size_gives_each_chunk_its_own_buckets (void **state)
 {
@@ -115,7 +116,7 @@ virtual_pipeline_model_parallel_size_gives_each_chunk_its_own_buckets (void **st
 
 /* ------------------------------------------------------------------------ exchanges */
 
-/* Number of transfers in the launch that starts at position `first` of a lane. */
+/* Returns the number of transfers in the launch that starts at position `first` of a lane. */
 static uint32_t
 group_of (const weft_program *p, enum weft_lane lane, uint32_t first)
 {
@@ -131,8 +132,8 @@ batch_p2p_comm_makes_one_launch_of_up_to_four_transfers (void **state)
   (void) state;
   for (uint32_t i = 0; i < p->lane_n[lane]; i += group_of (p, lane, i))
     n_four += group_of (p, lane, i) == 4;
-  /* In the middle of the schedule, a slot sends and receives on both sides: four transfers. The
-   * first and the last slots have fewer. */
+  /* In the middle of the schedule, a slot has four transfers: a send and a receive on both sides.
+   * The first and the last slots have fewer. */
   assert_true (n_four >= 5);
   assert_int_equal (p->lane_n[WEFT_LANE_PP_BACK], 0);
   for (uint32_t i = 0; i < apart->lane_n[lane]; i++)
@@ -166,7 +167,7 @@ kernel_of (const weft_program *p, enum weft_op_kind kind, uint32_t micro, uint32
 }
 
 /* Rank 1 of 4 runs 8 forward passes of warmup (F0 to F3 of both chunks, a and b), then F4a B0b F5a
- * B1b ... With overlap_p2p_comm, the input of F5a is received while B0b runs, otherwise after
+ * B1b ... With overlap_p2p_comm, the input of F5a is received while B0b runs; without, after
  * B0b. */
 static void
 overlap_p2p_comm_receives_the_next_input_beside_a_backward (void **state)
@@ -183,7 +184,8 @@ overlap_p2p_comm_receives_the_next_input_beside_a_backward (void **state)
   assert_false (comes_after (aside, backward, recv));
   assert_false (comes_after (aside, recv, backward));
   assert_true (comes_after (aside, recv, kernel_of (aside, WEFT_OP_ATTENTION, 5, 0)));
-  /* A backward pass waits for the send before the last one, so that only one send is in flight. */
+  /* With overlapped p2p communication, a backward pass waits for the send before the last send, so
+   * that only one send is in flight. */
   assert_true (comes_after (aside, transfer_of (aside, "send_forward", 4, 0),
                             kernel_of (aside, WEFT_OP_ATTENTION_BWD, 1, 1)));
   assert_false (comes_after (aside, transfer_of (aside, "send_forward", 5, 0),
@@ -200,17 +202,17 @@ overlap_p2p_comm_warmup_flush_receives_one_slot_ahead (void **state)
                             transfer_of (aside, "recv_forward", 1, 0)));
   assert_false (comes_after (flush, kernel_of (flush, WEFT_OP_ATTENTION, 0, 0),
                              transfer_of (flush, "recv_forward", 1, 0)));
-  /* At the end of the schedule (only backward passes are left): with the warmup flush, a gradient
-   * is received during the backward pass before the one that needs it. */
+  /* overlap_p2p_comm_warmup_flush, at the end of the schedule, where only backward passes are left:
+   * a gradient is received during the backward pass before the pass that needs it. */
   assert_true (comes_after (aside, kernel_of (aside, WEFT_OP_ATTENTION_BWD, 6, 0),
                             transfer_of (aside, "recv_backward", 7, 0)));
   assert_false (comes_after (flush, kernel_of (flush, WEFT_OP_ATTENTION_BWD, 6, 0),
                              transfer_of (flush, "recv_backward", 7, 0)));
 }
 
-/* The first rank receives tensors from the last rank, as inputs of its second chunk, and keeps each
- * until the schedule runs that chunk. With groups of n microbatches on 4 ranks, at most n - 4 + 1
- * tensors wait. */
+/* microbatch_group_size_per_vp_stage = n on 4 ranks: the first rank receives tensors from the last
+ * rank, as inputs of its second chunk, and keeps each until the schedule runs this chunk. At most n
+ * - 4 + 1 tensors wait. */
 static void
 microbatch_group_size_per_vp_stage_is_what_the_first_rank_keeps (void **state)
 {

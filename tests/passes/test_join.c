@@ -1,6 +1,6 @@
 /* Fused kernels: a residual sum with the norm after it, a matmul with gelu, a bias with the
- * residual sum after it. Which pairs become one op, how much memory traffic this saves, and that
- * training has the same bits. */
+ * residual sum after it. The tests check which pairs become one op, how much memory traffic this
+ * saves, and that training has the same bits. */
 #include "tests/made/made.h"
 #include "tests/made/random_job.h"
 #include "tests/made/trained.h"
@@ -21,7 +21,8 @@ count (const weft_program *p, enum weft_op_kind kind)
   return n;
 }
 
-/* Names of the ops of a kind in the first microbatch, in order; caller frees. */
+/* Lists the names of the ops of a kind in the first microbatch, in order. The caller frees the
+ * text. */
 static char *
 named (const weft_program *p, enum weft_op_kind kind)
 {
@@ -82,9 +83,9 @@ dropout_and_stacks_without_the_kernel_keep_two_ops (void **state)
   check (MODEL "fused_add_norm=0", 0, "");
 }
 
-/* Recompute: the last residual sum of a recomputed block is followed by a norm outside the block,
- * which is not recomputed, so they are not fused in the recomputation. If only norms are
- * recomputed, they have no sum to be fused with. */
+/* Recompute: the last residual sum of a recomputed block is followed by a norm outside the block.
+ * This norm is not recomputed, so it is not fused with the recomputed sum. If only norms are
+ * recomputed, no sum is there to be fused with them. */
 static void
 what_is_run_again_has_the_sums_that_are_run_again_with_it (void **state)
 {
@@ -94,8 +95,8 @@ what_is_run_again_has_the_sums_that_are_run_again_with_it (void **state)
   check (MODEL "recompute_granularity=selective recompute_modules=layernorm", 0, ALL);
 }
 
-/* FSDP2 gathers the next unit behind the last residual sum of a layer, and before the first norm of
- * the next unit. So this sum and this norm cannot be one kernel. */
+/* FSDP2 gathers the next unit between the last residual sum of a layer and the first norm of the
+ * next unit. So this sum and this norm cannot be one kernel. */
 static void
 a_sum_that_a_unit_is_gathered_behind_stays_by_itself (void **state)
 {
@@ -120,8 +121,8 @@ traffic (const weft_program *p)
   return bytes;
 }
 
-/* The norm of a fused kernel does not read the sum from memory: each pair of an addition and a norm
- * saves one pass over the residual stream and one launch. */
+/* The fused kernel of a residual sum and a norm does not read the sum from memory again. Each fused
+ * pair saves one pass over the residual stream and one launch. */
 static void
 each_pair_saves_one_pass_over_the_stream_and_one_launch (void **state)
 {
@@ -200,9 +201,9 @@ the_input_of_gelu_is_kept_where_backward_reads_it (void **state)
     }
 }
 
-/* Fused forward does not read the input of gelu; fused backward neither writes nor reads the output
- * gradient of gelu. This saves three passes over memory and two launches per layer and
- * microbatch. */
+/* With the fused kernels, gelu reads no input from memory in forward, and its output gradient is
+ * neither written nor read in backward. This saves three passes over memory and two launches per
+ * layer and microbatch. */
 static void
 gelu_costs_three_passes_and_two_launches_less (void **state)
 {
@@ -244,8 +245,8 @@ without_a_bias_of_its_own_a_residual_sum_stays (void **state)
   check_kind (MODEL "fused_bias_add=1 tensor_model_parallel_size=2", 0, WEFT_OP_BIAS_ADD, "");
 }
 
-/* The fused kernel neither writes nor reads the intermediate result, the rows after the addition of
- * the bias. */
+/* The fused kernel of a bias and a residual sum neither writes nor reads the intermediate result
+ * after the addition of the bias. */
 static void
 each_bias_and_sum_saves_two_passes_and_one_launch (void **state)
 {

@@ -1,6 +1,5 @@
-/* Knobs of the data-parallel classes whose row in `weft knobs` says "affects: none". Values that
- * are accepted leave the program unchanged; other values are refused by the rule that the row
- * names. */
+/* Knobs of the data-parallel classes whose row in `weft knobs` says "affects: none". An accepted
+ * value leaves the program unchanged; the rule that the row names refuses other values. */
 #include "core/job/job.h"
 #include "tests/made/random_job.h"
 #include "tests/runner/runner.h"
@@ -77,8 +76,8 @@ what_is_refused_is_refused_by_the_rule_of_its_row (void **state)
   }
 }
 
-/* Rows for functions and objects of the upstream classes (no settings) say what replaces them in
- * Weft. */
+/* Some rows of `weft knobs` are functions or objects of the upstream classes and not settings. Such
+ * a row must say what replaces it in Weft. */
 static void
 methods_say_what_stands_for_them (void **state)
 {
@@ -90,8 +89,8 @@ methods_say_what_stands_for_them (void **state)
     assert_true (g_str_has_prefix (knob (methods[i])->affects, "none: "));
 }
 
-/* Every knob of the data-parallel classes has an effect or is refused by a rule; none is marked
- * "not built yet". */
+/* Every knob of the data-parallel classes must have an effect or be refused by a rule; none may be
+ * marked "not built yet". */
 static void
 no_knob_of_data_parallelism_waits_to_be_built (void **state)
 {

@@ -41,9 +41,9 @@ open_call (GRand *rand, struct call *c, enum weft_op_kind kind)
   const uint64_t join[] = { split[0], up_to (rand, 4), up_to (rand, 9), 2 * up_to (rand, 6),
                             up_to (rand, 9) };
   memcpy (c->k.shape.dim, joins ? join : split, joins ? sizeof join : sizeof split);
-  /* The gradient of the position that all heads share is a sum over heads. In canonical order this
-   * sum is a tree over weft_chunks (heads) groups of heads (kernels/leaves.h); in fast order (0) it
-   * is a single sum. */
+  /* The rotary part of the keys is shared by all heads, so its gradient is a sum over heads. In
+   * canonical order this sum is a tree over weft_chunks (heads) groups of heads (kernels/leaves.h);
+   * in fast order (0) it is a single sum. */
   if (kind == WEFT_OP_LATENT_JOIN_BWD)
     c->k.shape.dim[5] = weft_chunks (join[1]) * (join[0] % 2);
   /* joins == 0: the rank is the second of two tensor parallel ranks, and computes its own half of
@@ -97,7 +97,7 @@ run_cpu (struct call *c, enum weft_dtype dtype, uint32_t parts)
 static const enum weft_op_kind kinds[] = { WEFT_OP_LATENT_SPLIT, WEFT_OP_LATENT_SPLIT_BWD,
                                            WEFT_OP_LATENT_JOIN, WEFT_OP_LATENT_JOIN_BWD };
 
-/* Index of the first output operand of an op; all operands after it are outputs too. */
+/* Returns the index of the first output operand of an op. All operands after it are outputs too. */
 static uint32_t
 first_output (enum weft_op_kind kind)
 {
@@ -136,7 +136,7 @@ kernels_of_latents_do_what_their_references_do (void **state)
   g_rand_free (rand);
 }
 
-/* The ops are linear, so backward must be the transpose of forward: <dy, A x> = <A' dy, x>. */
+/* These ops are linear, so backward must be the transpose of forward: <dy, A x> = <A' dy, x>. */
 static void
 backward_of_latents_is_the_transposed_of_forward (void **state)
 {
@@ -254,8 +254,8 @@ narrow_values_are_wide_ones_that_end_with_zeros (void **state)
   g_rand_free (rand);
 }
 
-/* Attention multiplies queries with keys (width 12) and probabilities with values (width 5 instead
- * of 12); its FLOPs must fall accordingly. */
+/* Attention multiplies queries with keys (width 12) and probabilities with values. With values of
+ * width 5 instead of 12, the FLOPs of the second product must fall accordingly. */
 static void
 narrow_values_cost_less (void **state)
 {
@@ -290,8 +290,8 @@ static const char *const strategies[] = {
   "gpus=4 context_parallel_size=2 cp_comm_type=a2a use_distributed_optimizer=true",
 };
 
-/* Two ranks hold half of the tokens each. Each must rotate keys by the positions of its own tokens,
- * as one rank with all tokens does. */
+/* Each of two ranks holds half of the tokens. A rank must rotate keys by the positions of its own
+ * tokens, so that the result is that of one rank with all tokens. */
 static void
 tokens_of_a_rank_are_turned_where_they_stand (void **state)
 {
@@ -361,8 +361,8 @@ latents_of_shared_heads_and_sequences_give_the_bits_of_one_rank (void **state)
   }
 }
 
-/* In fast order, ranks add in another order: losses must be close to those of one rank, but need
- * not be equal. */
+/* In fast order, the order of additions depends on the number of ranks: losses must be close to
+ * those of one rank, but need not be equal. */
 static void
 latents_in_fast_order_come_near (void **state)
 {

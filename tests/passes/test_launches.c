@@ -55,9 +55,9 @@ enable_compile_joins_pointwise_ops_that_follow_each_other (void **state)
   assert_int_equal (plan->role[0]->n_op, plain->role[0]->n_op);
 }
 
-/* An unfused norm costs a launch gap, and reads and writes the residual stream. Fused with the sum
- * before it, it costs only one write. A rotary embedding that is fused moves no bytes of its
- * own. */
+/* enable_compile: an unfused norm needs a launch gap, and reads and writes the residual stream. A
+ * norm that is fused with the sum before it costs only one write. A fused rotary embedding moves no
+ * bytes of its own. */
 static void
 enable_compile_moves_a_shared_operand_once_and_leaves_no_gap (void **state)
 {

@@ -1,5 +1,5 @@
-/* deterministic_mode (which kernels and collectives become slower) and finalize_model_grads_func
- * (which ops are left out without it). */
+/* deterministic_mode: which kernels and collectives become slower. finalize_model_grads_func =
+ * none: which ops are left out. */
 #include "core/passes/emit/emit.h"
 #include "tests/made/made.h"
 #include "tests/made/nano.h"

@@ -32,8 +32,8 @@ param_named (const weft_program *p, const char *name)
   return NULL;
 }
 
-/* Two prediction depths: three heads and three losses per microbatch. Backward begins with the
- * model's own loss (depth 0), then depth 2 and 1. */
+/* mtp_num_layers = 2: three heads and three losses per microbatch. Backward begins with the model's
+ * own loss (depth 0), and continues with depth 2 and depth 1. */
 static void
 each_depth_has_a_joint_a_layer_a_head_and_a_loss (void **state)
 {
@@ -60,7 +60,7 @@ each_depth_has_a_joint_a_layer_a_head_and_a_loss (void **state)
 }
 
 /* The prediction layers on the last stage look up tokens in a copy of the embedding. The gradients
- * of both copies are summed, and the norm counts the parameters once. */
+ * of both copies are summed, and the gradient norm counts the parameters once. */
 static void
 the_last_stage_has_a_copy_of_the_embedding (void **state)
 {
@@ -93,8 +93,8 @@ all_elements (const weft_program *p)
   return n;
 }
 
-/* Full recompute and the prediction layer: the method "uniform" recomputes its projection and
- * layer; "block" does not, as in Megatron-Core. */
+/* Full recompute of the prediction layer (multi-token prediction): recompute_method uniform runs
+ * its projection and its layer again; block does not, as in Megatron-Core. */
 static void
 uniform_recompute_runs_the_joint_and_the_layer_again (void **state)
 {
@@ -165,8 +165,8 @@ move (real_job *job, uint32_t tensor, const float *from, const float *along, flo
   weft_state_write (job->state, tensor, WEFT_STATE_WEIGHT, 0, n, value);
 }
 
-/* Compares the measured slope of the loss along a tensor's gradient with the square of this
- * gradient: both are equal if the gradient is right. */
+/* Moves a tensor along its gradient and compares the measured slope of the loss with the square of
+ * the gradient. Both are equal if the gradient is right. */
 static void
 check_slope (real_job *job, uint32_t tensor)
 {

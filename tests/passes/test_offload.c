@@ -12,8 +12,8 @@ enum { LAYERS = 6 };
       "50000", "--seq-length", "512", "--precision", "bf16", "--topology", "dgx-h100",             \
       "--global-batch-size"
 
-/* A job of one microbatch per GPU. Kernels follow each other without gaps, so without copies a step
- * is the sum of kernel times. */
+/* A job of one microbatch per GPU. Without copies, kernels follow each other without gaps, so a
+ * step takes the sum of the kernel times. */
 static struct weft_job
 tiny_job (uint32_t gpus, uint32_t batch)
 {
@@ -62,7 +62,8 @@ seconds_without (struct weft_job job)
 struct layer {
   /* bytes copied in one direction; kernel seconds of the forward and of the backward pass */
   double bytes, forward, backward;
-  double tail; /* seconds of backward from the first use of the tensor that is fetched last */
+  /* seconds of the layer's backward pass from the first use of the tensor that is fetched last */
+  double tail;
 };
 
 static uint32_t
@@ -118,9 +119,9 @@ copies_are_hidden_while_they_take_no_longer_than_all_layers_but_two (void **stat
   }
 }
 
-/* Time of copies that no kernel overlaps with, if the host link is slow. Forward ends with the last
- * copy. Backward waits until the last tensor of the first layer has been fetched; then only the
- * rest of this layer's backward pass remains. */
+/* Returns the time of copies that no kernel overlaps with, if the host link is slow. Forward ends
+ * with the last copy. Backward waits until the last tensor of the first layer has been fetched;
+ * then only the rest of this layer's backward pass remains. */
 static double
 exposed (const struct layer *layer, uint32_t n, double rate)
 {
@@ -145,7 +146,8 @@ slow_copies_are_waited_for_as_long_as_the_formula_says (void **state)
   }
 }
 
-/* Two GPUs share the link to the host, or the bandwidth of the host memory: each has half of it. */
+/* Two GPUs share the PCIe link to the host, or the bandwidth of the host memory. Each GPU then has
+ * half of it. */
 static void
 gpus_share_the_way_to_the_host (void **state)
 {
@@ -164,7 +166,8 @@ gpus_share_the_way_to_the_host (void **state)
   }
 }
 
-/* The first or the last kernel of a layer in a phase, not counting releases of memory. */
+/* Returns the first or the last kernel of a layer in a phase. Releases of memory do not count as
+ * kernels. */
 static uint32_t
 kernel_at (const weft_program *p, uint32_t layer, enum weft_phase phase, gboolean last)
 {
@@ -332,9 +335,9 @@ sum_of (const weft_plan *plan, enum weft_op_kind kind, enum weft_lane lane)
   return sum;
 }
 
-/* Without overlap the update on the host has three parts in sequence: copy of the gradients, Adam
- * (28 bytes per element), copy of the weights. The copies of loss and norm (8 bytes) run during
- * Adam and share the host memory bandwidth. */
+/* Without overlap_cpu_optimizer_d2h_h2d, the update on the host has three parts in sequence: copy
+ * of the gradients, Adam (28 bytes per element), copy of the weights. The copies of loss and norm
+ * (8 bytes) run during Adam and share the host memory bandwidth. */
 static void
 an_update_on_the_host_takes_two_copies_and_adam (void **state)
 {
@@ -371,9 +374,9 @@ parts_that_overlap_take_as_long_as_the_longest (void **state)
   assert_true (t->seconds - base > adam);
 }
 
-/* With pin_cpu_grads, the update of a piece waits only for the copy of its own gradients, otherwise
- * for all gradients. Without pin_cpu_params, it also waits until the weights of all earlier pieces
- * have been copied back. */
+/* With pin_cpu_grads, the update of a piece waits only for the copy of its own gradients; without,
+ * for all gradients. Without pin_cpu_params, the update also waits until the weights of all earlier
+ * pieces have been copied back. */
 static void
 memory_that_is_not_page_locked_blocks (void **state)
 {

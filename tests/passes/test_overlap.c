@@ -22,7 +22,7 @@
 
 enum { MOST = 16 };
 
-/* Finds the ops of layer 1 with a phase, kind and name, in order. Returns their number. */
+/* Finds the ops of layer 1 with this phase, kind and name, in order. Returns their number. */
 static uint32_t
 list (const weft_program *p, enum weft_op_kind kind, enum weft_phase phase, const char *name,
       uint32_t *op)
@@ -44,8 +44,8 @@ run_beside (const weft_program *p, uint32_t a, uint32_t b)
   return !comes_after (p, a, b) && !comes_after (p, b, a);
 }
 
-/* An all-gather as a ring over the T tensor parallel ranks: T matmuls of TOKENS / T rows and T - 1
- * transfers. A rank multiplies a piece while it sends the same piece to the next rank. */
+/* An all-gather as a ring over the T tensor parallel ranks has T matmuls of TOKENS / T rows and T -
+ * 1 transfers. A rank multiplies a piece while it sends this piece to the next rank. */
 static void
 expect_gather_ring (const char *words, enum weft_op_kind kind, enum weft_phase phase,
                     const char *name)
@@ -67,8 +67,8 @@ expect_gather_ring (const char *words, enum weft_op_kind kind, enum weft_phase p
   }
 }
 
-/* Four matmuls of a quarter of the columns each. The reduce-scatter of each result overlaps with
- * the next matmul. */
+/* Expects four matmuls of a quarter of the columns each. The reduce-scatter of each result overlaps
+ * with the next matmul. */
 static void
 expect_split (const char *words, const char *name)
 {
@@ -88,9 +88,9 @@ expect_split (const char *words, const char *name)
   assert_int_equal (all, A);
 }
 
-/* A reduce-scatter as a ring over the T tensor parallel ranks: T matmuls, one for the rows of each
- * rank. The rank's own rows come last; the results of the other T - 1 matmuls are sent to the ranks
- * that own the rows. */
+/* A reduce-scatter as a ring over the T tensor parallel ranks has T matmuls, one for the rows of
+ * each rank. The rank's own rows come last; the results of the other T - 1 matmuls are sent to the
+ * ranks that own the rows. */
 static void
 expect_scatter_ring (const char *words, enum weft_op_kind kind, enum weft_phase phase,
                      const char *name)
@@ -171,8 +171,8 @@ a_compiler_makes_rings_of_all (void **state)
   expect_scatter_ring (ASYNC, WEFT_OP_MATMUL_DGRAD, B, "qkv");
 }
 
-/* tp_comm_overlap_disable_qkv and _fc1: the named linear layer is one matmul with one collective in
- * forward and backward; the other layers are still cut into pieces. */
+/* tp_comm_overlap_disable_qkv and tp_comm_overlap_disable_fc1: the named linear layer is one matmul
+ * with one collective in forward and backward. The other layers are still split into pieces. */
 static void
 one_map_may_stay_plain (void **state)
 {
@@ -190,8 +190,8 @@ one_map_may_stay_plain (void **state)
   assert_int_equal (count (fc1, WEFT_OP_SHIFT, F, "qkv"), T - 1);
 }
 
-/* Bytes of the permanent communication buffer of a matmul (named like "qkv_fprop"); 0 if it has
- * none. */
+/* Returns the bytes of the permanent communication buffer of a matmul (named like "qkv_fprop"), or
+ * 0 if the matmul has none. */
 static uint64_t
 room (const char *words, const char *name)
 {
@@ -205,7 +205,7 @@ room (const char *words, const char *name)
 }
 
 /* Transformer Engine allocates one permanent buffer for each overlapped matmul: A bytes (the input
- * of a layer, bf16), or, for a reduce-scatter ring, (2 T - 1) / T * A bytes. */
+ * of a layer in bf16), or (2 T - 1) / T * A bytes for a reduce-scatter ring over T ranks. */
 static void
 named_products_have_buffers_that_stay (void **state)
 {
@@ -253,9 +253,9 @@ communication_beside_products_takes_its_own_sms (void **state)
                     plan->job.stack.collective_sms);
 }
 
-/* Seconds of the forward matmuls `name` of layer 1, with the layer sizes of GPT-3 175B and four
- * tensor parallel ranks. *n_shared: the number of pieces whose last wave of tiles is shared with
- * the next piece. */
+/* Returns the seconds of the forward matmuls `name` of layer 1, with the layer sizes of GPT-3 175B
+ * and four tensor parallel ranks. *n_shared: the number of pieces whose last wave of tiles is
+ * shared with the next piece. */
 static double
 forward_seconds (const char *words, const char *name, uint32_t *n_shared)
 {

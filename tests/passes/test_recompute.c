@@ -15,8 +15,8 @@
 #define X (2 * TOKENS * 64) /* X: bytes of an activation as wide as the residual stream */
 #define U (2 * TOKENS * 256)
 
-/* Names of the recomputed kernels of a layer and microbatch, in order, such as "norm2 fc1 gelu".
- * Caller frees. */
+/* Lists the names of the recomputed kernels of a layer and microbatch, in order, such as "norm2 fc1
+ * gelu". The caller frees the text. */
 static char *
 again (const weft_program *p, uint32_t layer, uint32_t micro)
 {
@@ -141,7 +141,8 @@ core_attention_is_run_again_where_its_probabilities_would_be_kept (void **state)
   check (MODEL "hidden_dropout=0.1", "", ALL + X);
 }
 
-/* Which microbatches recompute a layer: r or a dot for each, such as "..rr..rr". Caller frees. */
+/* Returns which microbatches recompute a layer: r for recomputed or a dot, for each microbatch,
+ * such as "..rr..rr". The caller frees the text. */
 static char *
 run_again (const weft_program *p, uint32_t layer, uint32_t n_micro)
 {
@@ -248,8 +249,8 @@ activation_checkpointing_of_units_is_that_of_the_mlp (void **state)
   assert_string_equal (found, "norm2 fc1 gelu");
 }
 
-/* No recompute, recompute of the MLP, full recompute: each keeps less memory than the one before,
- * and takes more time. */
+/* No recompute, recompute of the MLP, full recompute: in this order, a job keeps less memory and
+ * takes more time. */
 static void
 recompute_trades_memory_for_time (void **state)
 {

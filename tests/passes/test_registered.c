@@ -7,8 +7,8 @@
 
 /* ------------------------------------------------------------- SMs by domain */
 
-/* A kernel and a collective begin together, and the kernel ends last. The test computes the SMs of
- * the collective from the time by which the kernel becomes longer. */
+/* Duration of a kernel that begins together with a collective and ends after it. The SMs that the
+ * collective uses follow from the time by which the kernel becomes longer. */
 #define KERNEL_US 5000
 #define COLLECTIVE_US 1000
 
@@ -156,9 +156,9 @@ nccl_ub_puts_flat_buffers_into_the_registered_pool (void **state)
   assert_in_range (report->role[0].registered_bytes, flat, flat + 2 * WEFT_ALIGN);
 }
 
-/* Level 3: the registered pool contains the slices of all units, at most two gathered units and the
- * gradients of two, and the parameters outside units (embedding and head, which are smaller than a
- * unit). */
+/* Megatron-FSDP level 3 with nccl_ub: the registered pool contains the slices of all units, at most
+ * two gathered units and the gradients of two units, and the parameters outside units (embedding
+ * and head, which are smaller than a unit). */
 static void
 nccl_ub_keeps_two_units_in_the_registered_pool (void **state)
 {

@@ -1,5 +1,5 @@
 /* moe_shared_expert_overlap: shared experts are computed during the all-to-all of routed experts.
- * The step becomes shorter, and no bit changes. */
+ * The step must become shorter, and no bit may change. */
 #include "core/exec/exec.h"
 #include "tests/made/made.h"
 #include "tests/made/questions.h"
@@ -15,7 +15,7 @@
   "moe_shared_expert_intermediate_size=2048 activation=swiglu precision=bf16 topology=dgx-h100 "   \
   "gpus=4 expert_model_parallel_size=4 global_batch_size=8 "
 
-/* The first op of a lane in layer 1 and microbatch 0 whose name begins with `name`. */
+/* Returns the first op of a lane in layer 1 and microbatch 0 whose name begins with `name`. */
 static uint32_t
 find (const weft_program *p, enum weft_lane lane, const char *name, enum weft_phase phase)
 {

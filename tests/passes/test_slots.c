@@ -14,7 +14,8 @@
 #define SHARDED THREE "use_distributed_optimizer=true overlap_param_gather=true "
 #define STAGES MODEL "num_layers=4 gpus=4 pipeline_model_parallel_size=2 global_batch_size=8 "
 
-/* Number of forward or backward passes (one attention kernel each) that begin before `op`. */
+/* Returns the number of forward or backward passes (one attention kernel each) that begin before
+ * `op`. */
 static uint32_t
 cells_before (const weft_program *p, uint32_t op, gboolean forward)
 {
@@ -55,8 +56,8 @@ grad_sync_func_aligned_starts_a_chunk_at_one_slot_on_all_ranks (void **state)
     g_autoptr (weft_program) p = built (THREE "grad_sync_func=aligned ", r);
     for (uint32_t q = 0; q < 3; q++) {
       uint32_t op = collective_of (p, WEFT_OP_ALL_REDUCE, q);
-      /* Slots count from 0. A collective that would start after the last slot is launched at the
-       * end of the last slot. */
+      /* Slots are counted from 0. A collective that would start after the last slot is launched at
+       * the end of the last slot. */
       assert_int_equal (cells_before (p, op, FALSE), MIN (last_slot[q] + r, 23) + 1);
       assert_int_equal (cells_before (own, collective_of (own, WEFT_OP_ALL_REDUCE, q), FALSE),
                         last_slot[q] + 1);
@@ -82,8 +83,9 @@ grad_sync_func_aligned_without_chunks_leaves_later_stages_to_the_bubble (void **
   }
 }
 
-/* Forward slots 0 to 3 are chunk 0, slots 4 to 7 chunk 1, slots 8 to 11 chunk 2. With alignment,
- * chunks 0 and 1 are gathered at the begin of the step, chunk 2 at forward slot 4 - r on rank r. */
+/* align_param_gather. Forward slots 0 to 3 belong to chunk 0, slots 4 to 7 to chunk 1, slots 8 to
+ * 11 to chunk 2. Chunks 0 and 1 are gathered at the begin of the step, and chunk 2 at forward slot
+ * 4 - r on rank r. */
 static void
 align_param_gather_asks_for_two_chunks_at_once_and_for_the_third_at_its_slot (void **state)
 {
@@ -116,8 +118,8 @@ waits_for_input (const weft_program *p)
   return comes_after (p, op, collective_of (p, WEFT_OP_ALL_GATHER, 0));
 }
 
-/* gathers_ahead = 1 without alignment: chunk 0 is gathered when the step begins, and chunk q when
- * chunk q - 1 begins on the same stage. */
+/* gathers_ahead = 1 without aligned collectives: chunk 0 is gathered when the step begins, and
+ * chunk q when chunk q - 1 begins on the same stage. */
 static void
 gathers_ahead_launches_a_chunk_when_the_chunk_before_it_begins (void **state)
 {
@@ -200,8 +202,8 @@ defer_embedding_wgrad_compute_puts_head_gradients_behind_the_last_backward (void
     assert_int_equal (head_gradient (first, micro) > last_backward (first), micro == 0);
     assert_true (head_gradient (never, micro) < last_backward (never));
   }
-  /* The reduction of the head's bucket must wait for all deferred gradients of the head;
-   * Megatron-Core does not wait. */
+  /* The reduction of the head's bucket must wait for all deferred weight gradients of the head.
+   * (Megatron-Core does not wait.) */
   uint32_t bucket = WEFT_NO_OP;
   for (uint32_t op = 0; op < p->n_op; op++)
     if (p->op[op].kind == WEFT_OP_ALL_REDUCE && is_named (p, op, "bucket 0"))
@@ -246,7 +248,7 @@ variable_seq_lengths_sends_24_bytes_and_waits_for_the_device (void **state)
   assert_int_equal (shapes, tensors);
   assert_int_equal (count_kind (p, WEFT_OP_COPY_OUT) - count_kind (plain, WEFT_OP_COPY_OUT),
                     p->lane_n[WEFT_LANE_D2H] - 1);
-  /* the host must read a tensor's shape before the tensor is received */
+  /* The host must read the shape of a tensor before the tensor is received. */
   for (uint32_t op = 0, read = WEFT_NO_OP; op < p->n_op; op++) {
     if (is_named (p, op, "shapes"))
       read = op;

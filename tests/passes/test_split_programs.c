@@ -12,8 +12,8 @@
 #define ONE MODEL "num_layers=4 "
 #define TWO MODEL "num_layers=8 "
 
-/* Forward, input gradients and weight gradients of a layer take 1 s each. All other ops take no
- * time. */
+/* Durations for these tests: forward, input gradients and weight gradients of a layer take 1 s
+ * each. All other ops take no time. */
 static double
 layer_seconds (void *user, uint32_t actor, uint32_t op)
 {
@@ -31,7 +31,8 @@ layer_seconds (void *user, uint32_t actor, uint32_t op)
   }
 }
 
-/* If transfers take no time, the program of a schedule takes as long as its grid. */
+/* If transfers take no time, the program of a schedule must take as long as the grid of the
+ * schedule. */
 static void
 a_program_takes_as_long_as_its_grid_where_transfers_are_free (void **state)
 {
@@ -54,8 +55,8 @@ a_program_takes_as_long_as_its_grid_where_transfers_are_free (void **state)
   }
 }
 
-/* p = 4 ranks, which work for 24 s each. The published bubble is 3 (p - 1) s for 1f1b and p - 1 s
- * for zb-h1. */
+/* Each of p = 4 ranks works for 24 s. The published bubble is 3 (p - 1) s for 1f1b and p - 1 s for
+ * zb-h1. */
 static void
 zero_bubbles_are_as_short_as_published (void **state)
 {
@@ -68,7 +69,8 @@ zero_bubbles_are_as_short_as_published (void **state)
                27);
 }
 
-/* The largest number of microbatches of a rank whose F has run, but not W. */
+/* Returns the largest number of microbatches of a rank whose forward pass has run, but whose weight
+ * gradient has not. */
 static uint32_t
 most_of_grid (const weft_grid *grid, uint32_t rank)
 {
@@ -98,7 +100,8 @@ what_weight_gradients_read_waits_for_them (void **state)
       g_autoptr (weft_program) p = weft_step_build (&plan->job, &plan->mesh, r);
       assert_int_equal (most_norms_kept (p), most_of_grid (grid, r));
     }
-  /* zb-h1: rank r has p - r microbatches in flight, and r more that wait only for W: p in all. */
+  /* zb-h1: rank r has p - r microbatches in flight, and r more microbatches that wait only for
+   * their weight gradients: p in all. */
   for (uint32_t r = 0; r < 4; r++) {
     g_autoptr (weft_program) p = built (ONE "pipeline_schedule=zb-h1", r);
     assert_int_equal (most_norms_kept (p), 4);
@@ -136,9 +139,8 @@ dualpipe_adds_the_gradients_of_a_stage_over_the_two_ranks_that_hold_it (void **s
   "topology=cpu model=gpt2-nano seq_length=16 hidden_size=32 num_attention_heads=4 "               \
   "num_query_groups=4 kv_channels=8 ffn_hidden_size=96 precision=fp32 global_batch_size=8 "
 
-/* The file contains the grid of another schedule, and pipeline_schedule_file is the only
- * description of the schedule. The results of training must be bitwise equal to those of one
- * rank. */
+/* pipeline_schedule_file names a file with the grid of another schedule, and no other knob
+ * describes the schedule. The results of training must be bitwise equal to those of one rank. */
 static void
 pipeline_schedule_file_gives_the_bits_of_one_rank (void **state)
 {

@@ -122,7 +122,7 @@ broadcast_params_sends_every_parameter_once_from_member_0 (void **state)
       const struct weft_param *param = &p->param[i];
       assert_int_equal (p->op[i].kind, WEFT_OP_BROADCAST);
       assert_int_equal (p->op[i].group, WEFT_GROUP_DP);
-      /* peer of a broadcast: the root is the first member of the group */
+      /* the first member of the group is the root of the broadcast */
       assert_int_equal (p->op[i].peer, 0);
       assert_int_equal (p->op[i].lane, WEFT_LANE_DP);
       assert_int_equal (elements (p, i), param->rows * param->columns);

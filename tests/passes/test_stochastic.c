@@ -1,5 +1,5 @@
-/* Stochastic rounding of bf16 weights: it is unbiased, and the random number of an element is the
- * same on every rank that may update the element. */
+/* Stochastic rounding of bf16 weights. Rounding must be unbiased, and the random number of an
+ * element must be the same on every rank that may update the element. */
 #include "kernels/stochastic.h"
 #include "kernels/float.h"
 #include "kernels/math.h"
@@ -87,8 +87,8 @@ update (struct weights *w, const struct weft_control *control, gboolean drawn,
 
 #define WHOLE(first) ((struct weft_whole){ 99, (first), G_MAXUINT64, 0, 0 })
 
-/* Twenty steps of 0.0003 down from 1. Just below 1 bf16 numbers are 0.0039 apart, so rounding to
- * nearest never leaves 1; stochastic rounding must follow the steps in the mean. */
+/* Twenty steps subtract 0.0003 each from 1. bf16 numbers just below 1 are 0.0039 apart, so rounding
+ * to nearest never leaves 1. The mean of stochastically rounded numbers must follow the steps. */
 static void
 steps_too_small_for_bf16_are_taken_in_the_mean (void **state)
 {

@@ -16,7 +16,7 @@
 #define SP TP4 "sequence_parallel=true "
 
 /* Lists the collectives of the tensor parallel group in a layer and phase, in order, as "all_reduce
- * 8192 qkv, ..." (bytes of the whole tensor). Caller frees. */
+ * 8192 qkv, ..." (8192: bytes of the whole tensor). The caller frees the text. */
 static char *
 collectives (const weft_program *p, uint32_t layer, enum weft_phase phase)
 {
@@ -84,8 +84,8 @@ recompute_repeats_collectives_of_what_it_runs (void **state)
           "all_gather 8192 fc1");
 }
 
-/* Collectives of embedding, head and loss. With 64 tokens, an fp32 number per token has 256
- * bytes. */
+/* Tensor parallel collectives of embedding, head and loss. An fp32 number for each of 64 tokens
+ * makes 256 bytes. */
 static void
 the_ends_reduce_words_and_the_loss (void **state)
 {
@@ -107,7 +107,7 @@ the_ends_reduce_words_and_the_loss (void **state)
           "all_reduce 256 target_logit, all_reduce 256 sum_exp");
 }
 
-/* The op of layer 1 with this kind, phase and name; the test fails if there is none. */
+/* Returns the op of layer 1 with this kind, phase and name. The test fails if there is none. */
 static uint32_t
 find (const weft_program *p, enum weft_op_kind kind, enum weft_phase phase, const char *name)
 {
@@ -208,9 +208,10 @@ a_vocabulary_is_padded_as_asked (void **state)
   expect_part (order, "head.weight", 252, 64, 1001, 64);
 }
 
-/* With sequence_parallel, norms see only part of the tokens, so their gradients are summed over
+/* With sequence_parallel, norms read only part of the tokens, so their gradients are summed over
  * tensor parallel ranks, in one launch per step: two norms in each of three layers, and the final
- * norm. Without it, only q and k norms (whose heads are split) are summed. */
+ * norm. Without sequence_parallel, only the gradients of q and k norms (whose heads are split) are
+ * summed. */
 static void
 gradients_of_norms_are_joined_once_a_step (void **state)
 {

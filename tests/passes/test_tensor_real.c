@@ -111,8 +111,8 @@ check (const char *model, const char *more, const char *strategy, const struct r
   weft_test_check_run (&(struct real_run){ .words = words, .steps = STEPS, .poison = TRUE }, one);
 }
 
-/* Compares every stride-th strategy of a table with one rank. Each call begins at another row, so
- * that all rows are used over several calls. */
+/* Compares every stride-th strategy of a table with one rank. Each call begins at the next row, so
+ * that several calls together use all rows. */
 static void
 check_all (const char *model, const char *more, const char *const *row, unsigned n, unsigned stride)
 {

@@ -55,8 +55,8 @@ level_1_measures_the_parts_of_a_step_and_level_2_every_microbatch (void **state)
   }
 }
 
-/* A timer op is ordered with every other op: the host waits for all ops before it, and launches the
- * ops after it only then. */
+/* A timer op is ordered with every other op: the host waits for all earlier ops before it takes the
+ * time, and launches later ops only then. */
 static void
 an_edge_parts_all_lanes (void **state)
 {

@@ -7,7 +7,8 @@
 
 #define MIB ((uint64_t) 1 << 20)
 #define LAYERS 4
-/* A layer has 12 h^2 = 12.6 M elements, 25.2 MB in bf16. */
+/* A layer of this model has 12 h^2 = 12.6 M elements with the hidden size h = 1024, 25.2 MB in
+ * bf16. */
 #define MODEL                                                                                      \
   "num_layers=4 hidden_size=1024 num_attention_heads=16 ffn_hidden_size=4096 vocab_size=2000 "     \
   "seq_length=64 activation=gelu normalization=layernorm topology=dgx-h100 "                       \
@@ -31,8 +32,8 @@ count (const weft_program *p, const char *name)
   return n;
 }
 
-/* Number of copies of gradients into the bucket that `op` reduces: those after the previous
- * reduction. *last: the last of them. */
+/* Returns the number of copies of gradients into the bucket that `op` reduces: the copies after the
+ * previous reduction. *last: the last of these copies. */
 static uint32_t
 copies_before (const weft_program *p, uint32_t op, uint32_t *last)
 {
@@ -47,8 +48,8 @@ copies_before (const weft_program *p, uint32_t op, uint32_t *last)
   return n;
 }
 
-/* A bucket is reduced when a gradient fills it to 1 MiB (the first bucket) or 25 MiB (all others).
- * The last bucket has the remaining gradients. */
+/* DDP reduces a bucket when a gradient fills it to 1 MiB (the first bucket) or to 25 MiB (all other
+ * buckets). The last bucket has the remaining gradients. */
 static void
 buckets_close_at_one_and_at_25_mebibytes (void **state)
 {
@@ -105,8 +106,8 @@ gradients_fill_buckets_as_they_arrive (void **state)
   assert_int_equal (layer, 0);
 }
 
-/* Only the last microbatch is reduced, as if the others ran in no_sync(). Each reduction waits for
- * the last copy into its bucket. */
+/* Only the gradients of the last microbatch are reduced, as if the other microbatches ran in
+ * no_sync(). Each reduction waits for the last copy into its bucket. */
 static void
 only_the_last_microbatch_is_reduced_beside_its_backward (void **state)
 {
@@ -169,9 +170,9 @@ buckets_take_as_much_as_gradients (void **state)
   assert_int_equal (count (one->role[0], "to_bucket"), 0);
 }
 
-/* A stage with two chunks of one layer each, each with its own DDP wrapper: the buckets of each
- * chunk begin anew with a small one, and the gradients of the second chunk are copied back before
- * the last backward pass of the first chunk begins. */
+/* A stage with two chunks of one layer each. Each chunk has its own DDP wrapper, so its buckets
+ * begin anew with a small one, and the gradients of the second chunk are copied back before the
+ * last backward pass of the first chunk begins. */
 static void
 chunks_of_a_stage_are_wrapped_by_themselves (void **state)
 {

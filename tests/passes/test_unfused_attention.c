@@ -13,7 +13,8 @@
 
 /* ------------------------------------------------------------------------- kernels */
 
-/* All operands of the ops of unfused attention, in fp64 (reference) and in fp32. */
+/* All operands of the ops of unfused attention. They exist twice: in fp64 for the reference, and in
+ * fp32. */
 enum array { QKV, SCORES, PROBS, OUT, DOUT, DPROBS, DSCORES, DQKV, LSE, N_ARRAY };
 struct arrays {
   double d[N_ARRAY][MOST];
@@ -213,7 +214,8 @@ drop (struct drops *to, const struct where *w)
     weft_cpu_dropout (&k, part, 2);
 }
 
-/* A kernel on four sequences of six tokens, which are sequences 8 to 11 of the batch. */
+/* Where the rows of a dropout call are: four sequences of six tokens, which are sequences 8 to 11
+ * of the batch. */
 static const struct where whole = { .seed = 7,
                                     .step = 3,
                                     .rows = ROWS,
@@ -263,7 +265,7 @@ draws_know_tokens_and_heads_not_ranks (void **state)
   drop (&part, &some);
   assert_memory_equal (part.mask, ROW (all.mask, ROWS / 2), ROWS / 4 * COLUMNS);
   some = whole;
-  /* the mask for the rows of the second of three context parallel ranks */
+  /* the dropout mask of the rows of the second of three context parallel ranks */
   some.rows = some.tokens = LENGTH / 3;
   some.cp = (struct weft_place){ 1, 3 };
   drop (&part, &some);
@@ -435,8 +437,9 @@ dropout_and_unfused_attention_have_the_bits_of_one_rank (void **state)
   }
 }
 
-/* Unfused attention computes the function of flash attention with other roundings: nearly equal
- * losses. Dropout changes every loss, the first one by less than 0.2. */
+/* Unfused attention computes the function of flash attention with other roundings, so the losses of
+ * both must be nearly equal. Dropout changes every loss; the first loss changes by less than
+ * 0.2. */
 static void
 unfused_attention_learns_what_flash_does (void **state)
 {

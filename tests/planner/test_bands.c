@@ -50,7 +50,7 @@ near_to (double found, double wanted)
 
 /* ------------------------------------------------------------------------------ record */
 
-/* Estimates how long the prediction of a row takes: least for few GPUs and few sequences. */
+/* Estimates how long it takes to predict a row: least for few GPUs and few sequences. */
 static double
 cost_of (const struct weft_error_row *row)
 {
@@ -59,8 +59,8 @@ cost_of (const struct weft_error_row *row)
 
 enum { SAMPLES = 2 };
 
-/* Finds the SAMPLES rows of a source whose predictions take least time. *n is the number of rows
- * found. */
+/* Finds the SAMPLES rows of a source whose predictions are computed fastest. *n is the number of
+ * rows found. */
 static void
 cheapest_rows (const weft_errors *errors, const char *source, uint32_t *rows, unsigned *n)
 {
@@ -162,8 +162,8 @@ recorded_errors_are_within_their_limits (void **state)
   assert_true (weft_errors_mean (sources, WEFT_MEMORY) <= limit_of ("memory_by_source"));
 }
 
-/* Margins are chosen so that bands contain 80 % of all rows. Each band is made without the rows of
- * the source that it is tested with, so the share found here may be lower. */
+/* Margins are chosen so that bands contain 80 % of all rows. The test makes each band without the
+ * rows of the source that it checks, so the share found may be lower. */
 static void
 bands_cover_the_runs_of_other_sources (void **state)
 {
@@ -209,9 +209,9 @@ traits_of (const char *gpu, const char *stack, uint32_t gpus)
   return t;
 }
 
-/* Ten rows of source a resemble the job; those of source b have many more GPUs. The errors of a go
- * from -10 % to +8 % in steps of 2 %, so measured / predicted goes from 1 / 1.08 to 1 / 0.90. The
- * tenth at each end is one row. */
+/* Ten rows of source a resemble the job; the rows of source b have many more GPUs. The errors of
+ * source a go from -10 % to +8 % in steps of 2 %, so measured / predicted goes from 1 / 1.08 to 1 /
+ * 0.90. The tenth at each end is one row. */
 static void
 a_band_has_the_percentiles_of_the_narrowest_group_with_ten_rows (void **state)
 {
@@ -253,8 +253,8 @@ nine_rows_are_too_few_for_a_rung (void **state)
   assert_int_equal (band.nearness, WEFT_NEAR);
 }
 
-/* Three sources. The published runs of a source have equal errors: 0, -20 % and -40 %. So a band
- * made of two sources contains the third only if a margin is added. */
+/* Three sources, whose published runs have prediction errors of 0, -20 % and -40 %. A band that is
+ * made from two sources contains the third source only if a margin is added. */
 static void
 a_margin_covers_what_sources_differ_by (void **state)
 {
@@ -300,7 +300,7 @@ what_was_never_measured_is_said (void **state)
 
 /* ------------------------------------------------------------------------------- sweeps */
 
-/* A row of a strategy on 8 GPUs, with its predicted and measured seconds. */
+/* Appends a row of a strategy on 8 GPUs, with its predicted and measured seconds. */
 static void
 append_strategy (GString *rows, const char *sweep, int sequences, double predicted, double measured)
 {
@@ -312,8 +312,8 @@ append_strategy (GString *rows, const char *sweep, int sequences, double predict
 }
 
 /* Eight strategies, measured 1 to 8 s. The predictions of the first two are exchanged, so 1 of 28
- * pairs is in the wrong order, and Spearman's correlation is 1 - 6 * 2 / (8 * 63). The grid "small"
- * has only seven strategies, too few for a correlation. */
+ * pairs is in the wrong order, and Spearman's correlation is 1 - 6 * 2 / (8 * 63). The second
+ * sweep, "small", has only seven strategies, too few for a correlation. */
 static void
 an_exchanged_pair_lowers_the_rank_correlations (void **state)
 {
@@ -336,8 +336,8 @@ an_exchanged_pair_lowers_the_rank_correlations (void **state)
   assert_false (order->top);
 }
 
-/* Each row has another batch, so there are no pairs of rows to compare by time. Rows are ordered by
- * GPU-seconds per sequence, in which prediction and measurement agree. */
+/* Each row has another batch size, so no two rows can be compared by step time. Rows are then
+ * ordered by GPU-seconds per sequence, in which prediction and measurement agree. */
 static void
 rows_of_different_batches_compare_by_sequence (void **state)
 {

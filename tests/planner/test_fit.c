@@ -65,7 +65,7 @@ one_step_solves_a_linear_problem (void **state)
   near_to (next[1], 1, 1e-9);
 }
 
-/* The bounds hold y at 0.25. The minimum over x is then searched with this y. */
+/* The bounds fix y at 0.25. The step must then find the minimum over x for this y. */
 static void
 an_unknown_stops_at_its_bound_and_the_others_are_solved_again (void **state)
 {
@@ -101,7 +101,7 @@ the_prior_pulls_by_its_spread (void **state)
   p.spread = narrow;
   residuals_of (x, r);
   weft_least_squares_step (&p, x, r, slope, next);
-  /* the minimum of 10 (x - 2)^2 (residuals) + 100 (x - 5)^2 (prior) */
+  /* the minimum of 10 (x - 2)^2 from the residuals plus 100 (x - 5)^2 from the prior */
   near_to (next[0], 520. / 110, 1e-9);
 }
 
@@ -135,8 +135,8 @@ write_text (const char *dir, const char *name, const char *text)
   return path;
 }
 
-/* Loads a table of constants (what `weft fit` may change) from a text. If `wanted` is not NULL,
- * the text is refused with a message that contains `wanted`. */
+/* Loads a table of constants (which `weft fit` may change) from a text. If `wanted` is not NULL,
+ * asserts that the text is refused with a message that contains `wanted`. */
 static weft_constants *
 constants_of (const char *dir, const char *text, const char *wanted)
 {
@@ -236,8 +236,8 @@ a_constant_applies_where_its_file_gives_the_value (void **state)
   assert_true (applies[0] && applies[1] && applies[2]);
   weft_constants_of (constants, &based, applies);
   assert_true (!applies[0] && applies[1] && applies[2]);
-  /* The job's bandwidth no longer is that of its topology, as after an assumption for a published
-   * row. The constant of the topology must then not apply to the job. */
+  /* An assumption for a published row may replace the bandwidth that the topology states. The
+   * constant of the topology must then not apply to the job. */
   based.job.cluster.f.gpu_memory_bandwidth = 1e12;
   weft_constants_of (constants, &based, applies);
   assert_false (applies[2]);
@@ -332,8 +332,8 @@ workers_give_results_in_the_order_of_the_tasks (void **state)
 
 /* ------------------------------------------------------------------------ the fit */
 
-/* A published table: the header, and n rows of gpt2-like models on GPUs of one node, with these
- * step times. The caller frees it. */
+/* Returns a table of published runs: the header, and n rows of gpt2-like models on GPUs of one
+ * node, with these step times. The caller frees the text. */
 static char *
 table_text (const double *seconds, unsigned n)
 {
@@ -363,8 +363,8 @@ table_of (const double *seconds, unsigned n)
   return table;
 }
 
-/* The step times of all rows, computed with another sustained bf16 rate of the GPU (the constant
- * that the fit must find). */
+/* Computes the step times of all rows with another sustained bf16 rate of the GPU, which is the
+ * constant that the fit must find. */
 static void
 measure (const weft_assumptions *assumptions, double sustained, double *seconds, unsigned n)
 {

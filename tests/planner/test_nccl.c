@@ -13,7 +13,8 @@
 
 #define HEAD "collective,ranks,nodes,interconnect,size_bytes,busbw_GBps,time_us,source,notes\n"
 
-/* Loads a table of one row with the rules that assign topologies. NULL: *error is set. */
+/* Loads a table of one row with the rules that assign topologies. Returns NULL and sets *error if
+ * the table is refused. */
 static weft_nccl *
 try (const char *folder, const char *row, const char *rules, GError **error)
 {
@@ -63,7 +64,8 @@ a_row_is_the_formula_of_a_step (void **state)
   assert_string_equal (row->fabric, "dgx-h100, network");
 }
 
-/* nccl-tests: bus bandwidth = bytes / seconds x 2 (n - 1) / n. */
+/* nccl-tests prints the bus bandwidth = bytes / seconds x 2 (n - 1) / n, from which the time
+ * follows. */
 static void
 a_bus_bandwidth_is_a_time (void **state)
 {

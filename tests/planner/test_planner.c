@@ -134,8 +134,8 @@ is_near (double a, double b)
   return fabs (a - b) <= 0.02 * fabs (b);
 }
 
-/* A candidate's times and memory, which the search extrapolates from two short steps, must equal
- * those of a simulation of the full step. */
+/* Asserts that a candidate's times and memory, which the search extrapolates from two short steps,
+ * equal those of a simulation of the full step. */
 static void
 is_what_it_is_in_full (const struct weft_job *job, const struct weft_candidate *c)
 {
@@ -218,10 +218,10 @@ a_knob_that_was_given_stays (void **state)
   g_autoptr (GArray) space = weft_space_enumerate (&job);
 
   (void) state;
-  /* Three choices of recompute (none, one or both of the two layers of a stage) for each of six
-   * choices of data and tensor parallelism. With two replicas: the DDP wrapper with or without
-   * gradient overlap, sharded gradients with or without parameter overlap, and sharded units. With
-   * two tensor parallel ranks: one choice. */
+  /* Number of strategies: three choices of recompute (none, one or both of the two layers of a
+   * stage) for each of six choices of data and tensor parallelism. With two replicas five: the DDP
+   * wrapper with or without gradient overlap, sharded gradients with or without parameter overlap,
+   * and sharded units. With two tensor parallel ranks one. */
   assert_int_equal (space->len, 3 * ((2 + 2 + 1) + 1));
   for (guint i = 0; i < space->len; i++) {
     struct weft_job one = weft_space_job (&job, &g_array_index (space, struct weft_choice, i));
@@ -232,7 +232,7 @@ a_knob_that_was_given_stays (void **state)
   }
 }
 
-/* Whether a strategy of the space has these `n` values; `wanted` contains pairs of axis and
+/* Whether a strategy of the search space has these `n` values; `wanted`: pairs of axis and
  * value. */
 static gboolean
 has (GArray *space, const int64_t wanted[][2], unsigned n)
@@ -304,8 +304,8 @@ the_space_has_what_was_published (void **state)
   }
 }
 
-/* Simulated seconds of gpt3-175b on 256 GPUs with an interleaved schedule. `overlap` lists further
- * flags and their values, ended by NULL. */
+/* Returns the simulated step time of gpt3-175b on 256 GPUs with an interleaved schedule. `overlap`
+ * lists further flags and their values, ended by NULL. */
 static double
 interleaved_seconds (const char *const *overlap)
 {
@@ -417,8 +417,8 @@ overlap_of_a_pipeline_is_aligned (void **state)
   assert_true (interleaved_seconds (param_aligned) < aligned);
 }
 
-/* 27 layers, which few numbers of stages divide: for 1 to 27 stages the space has a strategy whose
- * stages have at least one layer each. */
+/* 27 layers, which few numbers of stages divide. For each of 1 to 27 stages, the search space must
+ * have a strategy whose stages have at least one layer each. */
 static void
 layers_that_no_pipeline_divides_are_spread_over_all_stages (void **state)
 {
@@ -460,8 +460,8 @@ layers_that_no_pipeline_divides_are_spread_over_all_stages (void **state)
   }
 }
 
-/* A stack file lists the wrappers and parallel axes of its software; the search uses no others.
- * llm-foundry has only data parallelism, torchtitan all axes; both have FSDP2. */
+/* The search uses only wrappers and parallel axes that the stack file lists. llm-foundry has only
+ * data parallelism, torchtitan all axes; both have FSDP2. */
 static void
 only_what_the_stack_has_is_searched (void **state)
 {
@@ -532,8 +532,8 @@ where_nothing_fits_the_closest_strategy_and_enough_gpus_are_named (void **state)
   assert_int_equal (larger->by_fate[WEFT_FATE_SIMULATED], 1);
 }
 
-/* memory-headroom is the share of GPU memory that stays free. With one half, no strategy of the
- * ranking uses more than half of the memory; without headroom, some strategy does. */
+/* memory-headroom is the share of GPU memory that must stay free. With one half, no ranked strategy
+ * uses more than half of the memory; without headroom, some strategy does. */
 static void
 memory_headroom_stays_free (void **state)
 {
@@ -593,8 +593,8 @@ a_stopped_search_keeps_its_ranking (void **state)
   assert_true (some > 0);
 }
 
-/* Finalists (simulated candidates) fit in memory. Their programs are freed: those of ten finalists
- * on a large cluster took gigabytes. */
+/* Finalists of a search (simulated candidates) fit in memory. Their programs are freed, because
+ * those of ten finalists on a large cluster took gigabytes. */
 static void
 finalists_fit_and_were_proved (void **state)
 {
@@ -649,8 +649,8 @@ bounds_hold (const struct weft_job *job, const weft_search *all)
 }
 
 /* Checks that the normal search, which builds programs only for candidates that no lower bound
- * rules out, finds the same answer as an exhaustive search; checks each bound against the latter's
- * results. Returns how many candidates the normal search rules out. */
+ * rules out, finds the same answer as an exhaustive search. Checks each lower bound against the
+ * results of the exhaustive search. Returns how many candidates the normal search rules out. */
 static uint32_t
 answers_agree (const struct weft_job *job)
 {
@@ -675,7 +675,7 @@ answers_agree (const struct weft_job *job)
 }
 
 /* Sets the GPU memory to `share` of what the fastest strategy needs, so that only some strategies
- * fit. Library memory would exceed the memory of these small models, so it is set to 0. */
+ * fit. Library memory, which would exceed the memory of these small models, is set to 0. */
 static void
 tighten (struct weft_job *job, double share)
 {
@@ -728,8 +728,8 @@ bounds_change_no_answer (void **state)
   assert_true (pruned > 100);
 }
 
-/* FSDP2 gathers weights inside of each layer's pass, so lower bounds are computed from layers.
- * Every legal random job with FSDP2 has such a bound, and no simulated time is below it. */
+/* FSDP2 gathers weights inside each layer's pass, so lower bounds are computed from layers. Every
+ * legal random job with FSDP2 has such a bound, and no simulated time is below it. */
 static void
 jobs_of_fsdp2_have_bounds_from_their_layers (void **state)
 {
@@ -773,8 +773,8 @@ jobs_of_fsdp2_have_bounds_from_their_layers (void **state)
   }
 }
 
-/* Bounds measure each kind of layer on a model with few layers. Times and bytes must be those in
- * the whole model, for every bundled model, with several kinds of recompute and wrappers. */
+/* Lower bounds measure each kind of layer on a model with few layers. Times and bytes must be those
+ * in the whole model, for every bundled model, with several kinds of recompute and wrappers. */
 static void
 a_short_model_measures_the_layers_of_the_whole (void **state)
 {
@@ -826,7 +826,7 @@ a_short_model_measures_the_layers_of_the_whole (void **state)
   assert_true (measured > 40);
 }
 
-/* Of 2,946 strategies of llama3-8b with FSDP2 on 64 GPUs, few need a plan; bounds rule out most. */
+/* Lower bounds rule out most of the 2,946 strategies of llama3-8b with FSDP2 on 64 GPUs. */
 static void
 few_strategies_of_fsdp2_need_a_program (void **state)
 {

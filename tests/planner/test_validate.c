@@ -50,8 +50,8 @@ validate (const weft_published *table, struct weft_validate_options options)
   return v;
 }
 
-/* Returns the small table with the first occurrence of `from` replaced by `to`. The caller frees
- * it. */
+/* Returns the small table of published runs with the first occurrence of `from` replaced by `to`.
+ * The caller frees the text. */
 static char *
 changed (const char *from, const char *to)
 {
@@ -298,7 +298,7 @@ the_number_of_threads_changes_nothing (void **state)
 
 /* ------------------------------------------------------------------- the real one */
 
-/* Whether the message is one of the reasons for which published rows may be refused. */
+/* Whether the message is one of the known reasons for which a published row may be refused. */
 static gboolean
 is_named (const char *message)
 {
@@ -376,7 +376,7 @@ published_rows_keep_their_source (void **state)
     assert_true (strlen (weft_published_cell (table, i, WEFT_COLUMN_source)) > 10);
 }
 
-/* If a row contains all of tp, pp, cp and dp, their product is the number of GPUs. */
+/* If a published row states all of tp, pp, cp and dp, their product must be the number of GPUs. */
 static void
 degrees_of_published_rows_make_their_gpus (void **state)
 {
@@ -395,8 +395,8 @@ degrees_of_published_rows_make_their_gpus (void **state)
   }
 }
 
-/* Replaces a third of the cells of a row of the table of published runs by cells of other rows.
- * Each mixed row must become a job or be refused with a message. */
+/* Replaces a third of the cells of a published row by cells of other rows. Each row that is mixed
+ * in this way must become a job or be refused with a message. */
 static void
 rows_mixed_at_random_are_jobs_or_refused (void **state)
 {
@@ -452,8 +452,8 @@ groups_add_up_to_the_whole (void **state)
   assert_true (worst == v->time.max);
 }
 
-/* A step with many microbatches is extrapolated from two steps with few; time and memory must
- * equal those of the whole step. */
+/* A step with many microbatches is extrapolated from two steps with few microbatches. Time and
+ * memory must equal those of the whole step. */
 static void
 a_long_step_is_told_from_two_short_ones (void **state)
 {
@@ -609,7 +609,7 @@ assumptions_that_say_nothing_are_refused_with_their_line (void **state)
   }
 }
 
-/* Rules are applied in order: later rules see the values that earlier rules set, and the last
+/* Rules are applied in order: a rule sees the values that earlier rules have set, and the last
  * setting of a key wins. */
 static void
 rules_are_applied_from_top_to_bottom (void **state)

@@ -11,6 +11,6 @@ struct answer {
 struct answer weft_test_answer (const char *words);
 void weft_test_answer_free (struct answer *answer);
 
-/* Fails unless the command is refused: this exit status, empty stdout, and a message that begins
- * with "weft: " and contains `part`. */
+/* Runs the command and fails unless it is refused: with this exit status, with nothing on stdout,
+ * and with a message that begins with "weft: " and contains `part`. */
 void weft_test_refused (const char *words, int status, const char *part);

@@ -16,7 +16,7 @@ free_port (void)
   return g_inet_socket_address_get_port (G_INET_SOCKET_ADDRESS (at));
 }
 
-/* For each launcher, the variables that hold rank, number of processes, local rank, local number
+/* Environment variables of each launcher, for rank, number of processes, local rank, local number
  * of processes and name of the job. */
 static const char *const variables[WEFT_N_LAUNCHER][5] = {
 #define ROW(id, word, ...) { __VA_ARGS__ },

@@ -26,7 +26,8 @@ struct process process_start (const char *words, enum weft_launcher launcher, ui
 /* Waits until the process has ended. Sets out, err and status. */
 void process_wait (struct process *p);
 
-/* Waits until all processes have ended. Sets out, err and status of each process. */
+/* Waits until all processes have ended. Sets the output, the errors and the exit status of each
+ * process. */
 void processes_wait (struct processes *p);
 
 void process_clear (struct process *p);

@@ -32,7 +32,7 @@ weft_tests_read_draw (int argc, char **argv, struct weft_tests_draw *draw)
     draw->jobs = (uint32_t) g_ascii_strtoull (argv[2], NULL, 10);
 }
 
-/* Returns the name of a file: "layout" for "tests/core/test_layout.c". The caller frees it. */
+/* Returns the NAME of a test file: "layout" for "tests/core/test_layout.c". The caller frees it. */
 static char *
 name_of (const struct weft_tests *file)
 {

@@ -43,7 +43,7 @@ compare_names (gconstpointer a, gconstpointer b)
   return strcmp (*(char *const *) a, *(char *const *) b);
 }
 
-/* The names in a directory, sorted and separated by spaces. The caller frees the text. */
+/* Returns the names in a directory, sorted and separated by spaces. The caller frees the text. */
 static char *
 list (const char *path)
 {
@@ -148,7 +148,7 @@ load_quietly (const struct paper_job *j, const char *path)
   return step;
 }
 
-/* Checks that loading fails with a message that contains all of these words, and does not change
+/* Asserts that loading fails with a message that contains all words of `words`, and does not change
  * the state. */
 static void
 assert_refused (const struct paper_job *j, const char *path, const char *const *words)
@@ -335,8 +335,8 @@ two_steps (const char *dir)
   return j;
 }
 
-/* Step 2 is damaged. Loading step 2 fails with these words; loading the folder falls back to step
- * 1, and *passed_over then contains the same words. */
+/* Step 2 is damaged. Asserts that loading step 2 fails with a message that contains these words.
+ * Loading the folder must fall back to step 1, and *passed_over must then contain these words. */
 static void
 assert_passed_over (struct paper_job *j, const char *dir, const char *word, const char *more)
 {
@@ -432,8 +432,8 @@ a_manifest_that_is_too_large_is_refused_unread (void **dir)
   assert_passed_over (&j, *dir, "manifest.json", "found 1099511627776 bytes, wanted at most");
 }
 
-/* Replaces a text in the manifest of step 2. The manifest gets schema 1, which has no checksum of
- * its own; with a checksum, any change would be refused for this reason alone. */
+/* Replaces a text in the manifest of step 2, and gives the manifest schema 1, which has no
+ * checksum. Otherwise the wrong checksum would be the reason of every refusal. */
 static void
 edit_manifest (const char *dir, const char *what, const char *by)
 {
@@ -536,8 +536,8 @@ another_model_is_refused (void **dir)
 
 /* ----------------------------------------------------------------- sudden deaths */
 
-/* Saves checkpoint after checkpoint, from step `first` on, until the process is killed. The saved
- * numbers depend on the step. */
+/* Saves one checkpoint after the other, from step `first` on, until the process is killed. The
+ * saved numbers depend on the step. */
 static void
 save_for_ever (const char *dir, uint64_t first)
 {
@@ -572,8 +572,8 @@ kill_a_saver (const char *dir, uint64_t first, GRand *rand)
   assert_true (WIFSIGNALED (status) && WTERMSIG (status) == SIGKILL);
 }
 
-/* Loads the folder and checks that the state is exactly that of one saved step. Returns this
- * step. */
+/* Loads the folder, checks that the state is exactly the state that was saved in one of the steps,
+ * and returns this step. */
 static uint64_t
 assert_some_step (struct paper_job *j, struct paper_job *model, const char *dir)
 {
@@ -606,8 +606,8 @@ a_save_killed_at_any_moment_leaves_a_complete_checkpoint (void **dir)
   paper_job_close (&model);
 }
 
-/* Starts a child process that saves this step and is traced (ptrace), so that it stops at every
- * system call. 0: this machine permits no tracing. */
+/* Starts a child process that saves step `step` and is traced (ptrace), so that it stops at every
+ * system call. Returns 0 on a machine that permits no tracing. */
 static pid_t
 start_stepping (const struct paper_job *j, uint64_t step, const char *dir)
 {
@@ -643,8 +643,8 @@ step_calls (pid_t child, uint32_t calls)
   return TRUE;
 }
 
-/* A child saves `step` and is killed after `calls` system calls. Returns FALSE if it has ended
- * before. */
+/* Starts a child that saves `step`, and kills it after `calls` system calls. Returns FALSE if the
+ * child has ended before. */
 static gboolean
 dies_after (const struct paper_job *j, uint32_t calls, uint64_t step, const char *dir)
 {
@@ -670,7 +670,7 @@ begin_alike (weft_state *a, weft_state *b)
 }
 
 /* Step `first` was saved with the numbers 1. Then children save step `second` with the numbers 2,
- * and each is killed after another number of system calls. After every kill, one of the two
+ * and each child is killed after another number of system calls. After every kill, one of the two
  * checkpoints must load. */
 static void
 kill_after_every_call (const char *dir, uint64_t first, uint64_t second)

@@ -291,8 +291,8 @@ a_manifest_without_its_checksum_is_refused (void **dir)
 
 /* -------------------------------------------------------------------- directory */
 
-/* Saves checkpoints of steps 60 and 100, and then of step 70, as a run does that was resumed from
- * step 60. Step 100 then belongs to an abandoned run. */
+/* Saves checkpoints of steps 60, 100 and 70, in this order, as a run does that reached step 100 and
+ * was then resumed from step 60. Step 100 belongs to the abandoned part of the run. */
 static struct paper_job
 rolled_back (const char *dir)
 {
@@ -339,7 +339,7 @@ without_latest_the_highest_step_is_the_newest (void **dir)
 }
 
 /* `latest` names step 80, whose save did not finish. Loading must choose step 70, the next lower
- * step, which belongs to the same run; step 100 does not. */
+ * step of this run, and not step 100, which belongs to an abandoned run. */
 static void
 an_unfinished_latest_stands_for_the_step_below_it (void **dir)
 {
@@ -364,8 +364,8 @@ a_damaged_latest_is_passed_over_for_the_step_below_it (void **dir)
   paper_job_close (&j);
 }
 
-/* The run keeps two checkpoints. Only steps of this run count, so step 100 is not deleted, and
- * takes no place. */
+/* The run keeps its last two checkpoints. Step 100 belongs to an abandoned run: it is not counted
+ * among the two, and not deleted. */
 static void
 checkpoints_of_higher_steps_do_not_push_out_those_of_this_run (void **dir)
 {
@@ -483,7 +483,7 @@ a_folder_of_a_save_has_a_plain_name (void **unused)
     assert_false (weft_checkpoint_is_hidden (wrong[i]));
 }
 
-/* Process 0 of a job tells the others a folder outside of the folder of checkpoints; they must
+/* Process 0 of a job names a folder outside of the folder of checkpoints. The other processes must
  * refuse to write there. */
 static gpointer
 name_another_folder (gpointer place)
@@ -566,8 +566,8 @@ values_that_are_not_finite_are_not_saved (void **dir)
   paper_job_close (&j);
 }
 
-/* Writes NaN into a shard and computes its checksums again, as a writer would that does not check
- * values. */
+/* Writes NaN into a shard and computes the checksums of the shard again, as a writer would that
+ * does not check values. */
 static void
 plant_nan (const char *dir, uint64_t step)
 {

@@ -1,5 +1,5 @@
-/* A model is exported to a file for other software and imported with another strategy: the state
- * has the same bits, and a second export has the same bytes. */
+/* A model is exported to a file for other software and imported with another strategy. The imported
+ * state must have the same bits, and a second export the same bytes. */
 #include "tests/runner/folder.h"
 #include "tests/made/real_job.h"
 #include "train/hugging_face.h"
@@ -35,8 +35,9 @@ open_job (const char *model, const char *precision, const char *strategy)
   return real_job_open (words, NULL);
 }
 
-/* A job after one step from initial weights. Its masters are no bf16 numbers, and with overlap its
- * new weights are not gathered yet, so an export must read masters from their owners. */
+/* Returns a job after one step from initial weights. Its fp32 masters are no bf16 numbers, and with
+ * overlap its new weights are not gathered yet, so an export must read the masters from their
+ * owners. */
 static real_job *
 trained (const char *model, const char *precision, const char *strategy)
 {
@@ -92,8 +93,8 @@ assert_same_state (real_job *a, real_job *b, enum weft_state_kind kind, const ch
     fail_msg ("%s: %s of %s is another", what, weft_state_kind_words[kind], other);
 }
 
-/* Exports one job and imports the file into another. Both states must have the same bits, and a
- * second export the same bytes. */
+/* Exports one job and imports the file into another job. Both states must have the same bits, and
+ * an export of the second job the same bytes. */
 static void
 assert_passes (real_job *from, real_job *to, enum weft_state_kind kind, const char *path,
                const char *what)

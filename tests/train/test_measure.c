@@ -40,8 +40,8 @@ ranks_of (const weft_plan *plan, const weft_program *p, uint32_t op)
   }
 }
 
-/* Seconds of an op by a table with these rows, as printed into the file; negative: there is no row
- * for it. */
+/* Returns the seconds of an op by a cost table with these rows, as printed into the file; negative
+ * if the table has no row for the op. */
 static double
 printed (const GArray *rows, const weft_plan *plan, const weft_program *p, uint32_t op)
 {

@@ -57,14 +57,14 @@ static const char *const strategies[] = {
 };
 enum { N = G_N_ELEMENTS (strategies) - 1 };
 
-/* Results of a run: metrics of every step, and hashes of its state at the end. */
+/* What a run leaves: metrics of every step, and hashes of its state at the end. */
 struct left {
   double loss[STEPS], norm[STEPS];
   uint64_t state[WEFT_N_STATE_KIND];
 };
 
-/* The settings of a precision for a strategy: FSDP2 has another knob for the type in which
- * gradients are added. */
+/* Returns the settings for a precision under a strategy: FSDP2 has another knob for the type in
+ * which gradients are added. */
 static const char *
 told (const char *precision, const char *strategy)
 {
@@ -109,7 +109,7 @@ save (real_job *job, const char *dir)
     fail_msg ("%s", error->message);
 }
 
-/* Runs to the end without an interruption, and saves a checkpoint after step SAVED in `dir`. */
+/* Trains to the end without an interruption, and saves a checkpoint after step SAVED in `dir`. */
 static void
 run_whole (real_job *job, const char *dir, struct left *left)
 {
@@ -119,7 +119,7 @@ run_whole (real_job *job, const char *dir, struct left *left)
   run_to (job, STEPS, left);
 }
 
-/* Loads the checkpoint and runs to the end. The weights are first initialised with another seed, so
+/* Loads the checkpoint and trains to the end. Before, weights are initialised with another seed, so
  * that a tensor that is not loaded changes the results. */
 static void
 run_resumed (real_job *job, const char *dir, struct left *left)
@@ -157,9 +157,9 @@ goes_with (const char *precision, const char *strategy)
   return !strstr (precision, "fp16") || !strstr (strategy, "fsdp2");
 }
 
-/* Whether a pair of strategies (save with a, load with b) is tested. A checkpoint does not depend
- * on the strategy that will load it, so not all pairs are needed: all pairs with one rank, and a
- * sixth of the others for each model and type. With a sanitizer, a seventh of all pairs. */
+/* Whether the test includes a pair of strategies (save with a, load with b). A checkpoint does not
+ * depend on the strategy that will load it, so not all pairs are needed: all pairs with one rank,
+ * and a sixth of the others for each model and type. With a sanitizer, a seventh of all pairs. */
 static gboolean
 is_tried (unsigned a, unsigned b, unsigned turn)
 {
@@ -168,8 +168,8 @@ is_tried (unsigned a, unsigned b, unsigned turn)
   return a == 0 || b == 0 || (a + b + turn) % 6 == 0;
 }
 
-/* Tests pairs of strategies of a list. Each strategy saves into its own folder, from which the
- * others resume. */
+/* Tests pairs of strategies of a list. Each strategy saves into a folder of its own, from which the
+ * other strategies resume. */
 static void
 resume_among (const char *const *list, const char *folder, const char *model, const char *precision,
               unsigned turn)
@@ -243,8 +243,8 @@ weights_that_are_rounded_by_lot_go_on_anywhere (void **folder)
                 0);
 }
 
-/* In fast order rounding depends on the strategy, so a run is resumed under the strategy that saved
- * it. */
+/* In fast order rounding depends on the strategy, so this test resumes a run under the strategy
+ * that saved it. */
 static void
 in_fast_order_a_run_goes_on_under_its_own_strategy (void **folder)
 {

@@ -64,7 +64,7 @@ store (const char *path, const void *bytes, gsize n)
   assert_true (g_file_set_contents (path, bytes, n, NULL));
 }
 
-/* Writes a file with this header and n bytes of data: 0, 1, 2, ... */
+/* Writes a safetensors file with this header and n bytes of data: 0, 1, 2, ... */
 static void
 store_file (const char *path, const char *header, gsize n)
 {
@@ -218,8 +218,8 @@ a_header_that_cannot_be_there_is_refused (void **state)
   assert_refused (((struct place *) *state)->folder, "found a directory, wanted a file");
 }
 
-/* Every prefix of a file must be refused; the file with one byte replaced must be read or refused,
- * without a crash. */
+/* Every prefix of a safetensors file must be refused. The file with one byte replaced must be read
+ * or refused, without a crash. */
 static void
 damaged_files_never_crash (void **state)
 {
@@ -371,8 +371,8 @@ an_index_that_leads_nowhere_is_refused (void **state)
 
 /* ------------------------------------------------------------------------ writing */
 
-/* Declares two tensors, of 4 and 2 bytes, and writes `put` bytes of them. Returns the writer, which
- * is not closed. */
+/* Declares two tensors, of 4 and 2 bytes, and writes `put` bytes of their data. Returns the writer,
+ * which the caller closes. */
 static weft_safetensors_writer *
 write_some (const char *path, unsigned put)
 {
@@ -411,7 +411,8 @@ a_written_file_has_the_bytes_of_the_format (void **state)
   assert_string_equal (weft_safetensors_at (file, 0)->name, "x.\"y\"");
 }
 
-/* Data begin at a multiple of eight, whatever the length of the header modulo 8. */
+/* The data of a safetensors file must begin at a multiple of eight, whatever the length of the
+ * header. */
 static void
 data_begins_at_a_multiple_of_eight (void **state)
 {
@@ -462,7 +463,8 @@ a_folder_that_cannot_be_written_is_told (void **state)
   assert_non_null (strstr (error->message, "no/a.safetensors: cannot be made: No such file"));
 }
 
-/* Output to a device or pipe must not be renamed over it: as root, this would delete the device. */
+/* A path that names a pipe or a device is refused. Renaming the finished file to this path would
+ * delete the device, if the user is root. */
 static void
 a_pipe_is_not_replaced (void **state)
 {

@@ -1,4 +1,4 @@
-/* The tokens that a step reads: the order of sequences in an epoch, the part of the file for
+/* Which tokens a step reads: the order of sequences in an epoch, the part of the file for
  * evaluation, and files that are too short. */
 #include "core/base/error.h"
 #include "train/sampler.h"
@@ -6,8 +6,8 @@
 #include <glib/gstdio.h>
 #include <stdlib.h>
 
-/* A file of n tokens, of which token i is i modulo 251. The file is deleted at once; its memory map
- * stays valid. */
+/* Returns n tokens from a file in which token i is i modulo 251. The file is deleted at once; its
+ * memory map stays valid. */
 static weft_tokens *
 made_tokens (uint64_t n)
 {
@@ -37,8 +37,8 @@ made_sampler (const weft_tokens *tokens, uint32_t length, double share, gboolean
   return sampler;
 }
 
-/* A sampler without a file: the order of an epoch depends only on the number of sequences and the
- * seed. */
+/* Returns a sampler without a file: the order of an epoch depends only on the number of sequences
+ * and the seed. */
 static struct weft_sampler
 order_of (uint64_t n, uint64_t seed)
 {
@@ -81,8 +81,8 @@ every_epoch_visits_each_sequence_once (void **state)
     }
 }
 
-/* Number of positions at which two orders have the same sequence; one on average for two random
- * orders. */
+/* Returns at how many positions two orders have the same sequence. Two random orders agree at one
+ * position on average. */
 static unsigned
 agreements (const struct weft_sampler *a, uint64_t a_first, const struct weft_sampler *b,
             uint64_t b_first)
@@ -131,8 +131,8 @@ every_order_of_few_sequences_is_as_likely (void **state)
   assert_int_equal (orders, 120);
 }
 
-/* The positions of two neighbours in the file must be independent. Then their mean distance in the
- * order is n / 3. */
+/* Sequences that are neighbours in the file must have independent positions in the order of an
+ * epoch. Then their mean distance in the order is n / 3. */
 static void
 neighbours_are_drawn_apart (void **state)
 {
@@ -201,8 +201,8 @@ a_sequence_ends_with_the_first_token_of_the_next (void **state)
     assert_sequence (out + 11 * i, i, 10);
 }
 
-/* The last sequence needs a target for its last token, so 100 tokens are nine sequences of ten, not
- * ten. */
+/* The last sequence needs a target for its last token. So 100 tokens are nine sequences of ten
+ * tokens, not ten. */
 static void
 the_last_target_counts (void **state)
 {
@@ -279,8 +279,8 @@ the_share_is_rounded_and_at_least_one (void **state)
 
 /* ----------------------------------------------------------------------- refusals */
 
-/* Asserts that a sampler is refused with this message (after the path, which is in a temporary
- * folder). */
+/* Asserts that a sampler is refused, and that the error after the path of the temporary file is
+ * `message`. */
 static void
 assert_refused (uint64_t n_tokens, uint32_t length, double share, const char *message)
 {

@@ -8,7 +8,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* The tests run in a temporary folder, so that paths in messages are the same on every machine. */
+/* A temporary folder in which a test runs, so that messages contain no path of the machine. */
 struct place {
   char *before, *folder;
 };
@@ -85,8 +85,8 @@ assert_read_refused (const weft_tokens *tokens, uint64_t first, uint64_t n, cons
   assert_int_equal (weft_error_exit_status (error), 2);
 }
 
-/* Checks every window of the token stream, so that every boundary between runs of the file is
- * crossed. */
+/* Reads every window of the token stream and compares it with the wanted tokens, so that every
+ * boundary between runs of the file is crossed. */
 static void
 assert_stream (const weft_tokens *tokens, const int32_t *wanted, uint64_t n)
 {
@@ -368,8 +368,8 @@ all_types_of_tokens_are_read (void **state)
   }
 }
 
-/* The token stream follows the index: its sequences may be in reverse order, repeated, empty or at
- * odd offsets. */
+/* The token stream follows the sequences of a Megatron index, which may be in reverse order,
+ * repeated, empty or at odd offsets. */
 static void
 the_order_of_the_index_is_the_order_of_the_stream (void **state)
 {
@@ -475,7 +475,8 @@ an_index_cut_anywhere_is_refused (void **state)
   assert_refused ("cut", "cut.idx: found 33 bytes, wanted a header of 34 bytes");
 }
 
-/* A multimodal index has a mode for each sequence. Mode 0 is text; all others are refused. */
+/* A multimodal Megatron index has a mode for each sequence. Mode 0 is text; an index with any other
+ * mode is refused. */
 static void
 sequences_that_are_not_text_are_refused (void **state)
 {

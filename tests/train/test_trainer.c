@@ -236,8 +236,8 @@ without_an_interval_only_the_end_is_saved (void **state)
   run_free (r);
 }
 
-/* Runs 3 steps, resumes for 3 more, and compares with a run of 6 steps: all numbers must be
- * equal. */
+/* Runs 3 steps, resumes for 3 more steps, and compares the result with a run of 6 steps: all
+ * numbers must be equal. */
 static void
 a_run_that_was_cut_gives_the_numbers_of_a_whole_one (void **state)
 {

@@ -32,8 +32,8 @@ every_signal_that_asks_to_stop_saves (void **state)
   }
 }
 
-/* nohup ignores SIGHUP, and the run must not change that. A parent process may also ignore SIGXFSZ,
- * so that write() fails with EFBIG; but SIGXFSZ must still stop the run. */
+/* nohup ignores SIGHUP, and a run must not change that. A parent process may also ignore SIGXFSZ,
+ * so that a file that is too large gives the error EFBIG. SIGXFSZ must still stop the run. */
 static void
 only_sigxfsz_stops_a_run_that_ignores_it (void **state)
 {
@@ -55,8 +55,8 @@ only_sigxfsz_stops_a_run_that_ignores_it (void **state)
   }
 }
 
-/* The checkpoint exceeds the limit on file sizes: the run fails with an error, and no part of the
- * checkpoint is left. */
+/* A checkpoint exceeds the limit on file sizes. The run must fail with an error, and leave no part
+ * of the checkpoint. */
 static void
 a_save_beyond_the_limit_of_files_is_an_error_without_leftovers (void **state)
 {
@@ -154,8 +154,8 @@ a_run_whose_last_evaluation_is_no_number_has_failed (void **state)
   run_free (r);
 }
 
-/* The update of step 4 makes a weight NaN. The loss of step 4 is computed before the update, so it
- * is finite; the weights must not be saved nevertheless. */
+/* The update of step 4 makes a weight NaN. The loss of step 4 is computed before the update, so
+ * this loss is finite. The weights must not be saved all the same. */
 static void
 spoilt_weights_are_not_saved (void **state)
 {
@@ -266,8 +266,8 @@ data_that_becomes_shorter_costs_no_step (void **state)
   }
 }
 
-/* The file is cut while the first batch of an evaluation runs; reading the second batch fails. No
- * finished step may be lost. */
+/* The token file is cut while the first batch of an evaluation runs, so reading the second batch
+ * fails. No finished training step may be lost. */
 static void
 data_that_is_cut_in_an_evaluation_costs_no_step (void **state)
 {
@@ -321,8 +321,8 @@ data_that_is_written_during_a_run_is_told_once (void **state)
   run_free (r);
 }
 
-/* Writes 200,001 tokens. A checkpoint stores checksums of both ends of the file, and a fingerprint
- * of every 200th token. */
+/* Writes a file of 200,001 tokens. A checkpoint stores checksums of both ends of the token file,
+ * and a fingerprint of every 200th token. */
 static void
 write_many_tokens (const char *path)
 {

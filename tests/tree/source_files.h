@@ -2,15 +2,16 @@
 #pragma once
 #include <glib.h>
 
-/* Sorted paths relative to the source folder: code, pages, build files, and all files of data
- * folders, without built files, hidden files (except .ci/) and inputs of fuzz targets. The array
- * owns the paths; the caller frees it. */
+/* Returns the sorted paths, relative to the source folder, of code, pages, build files, and all
+ * files of data folders. Built files, hidden files (except .ci/) and inputs of fuzz targets are
+ * left out. The array owns the paths; the caller frees it. */
 GPtrArray *source_files (void);
 
 /* Whether the suffix is .c, .h, .cc or .cu. */
 gboolean source_is_code (const char *path);
 
-/* The contents of a file, which the caller frees; fails the test if the file cannot be read. */
+/* Returns the contents of a file, which the caller frees. Fails the test if the file cannot be
+ * read. */
 char *source_text (const char *path);
 
 /* Returns the top folder of a path: "tests" for "tests/tree/test_pages.c". The caller frees it. */

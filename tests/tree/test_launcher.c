@@ -88,7 +88,8 @@ a_function_that_the_file_has_not_is_corrected (void **state)
   assert_said (room (words), 2, "wanted -- before words");
 }
 
-/* Runs the launcher with words that it must refuse, separated by blanks. */
+/* Runs the launcher `weft` with words that it must refuse, separated by blanks, and returns what it
+ * printed. */
 static struct said
 launched (const char *program, const char *words)
 {

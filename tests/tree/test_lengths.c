@@ -72,7 +72,7 @@ no_function_is_long (void **state)
 
 /* ------------------------------------------------------------------------ lines */
 
-/* Whether lines of this file are limited: pages and data files are exempt. */
+/* Whether the lines of this file are limited to 100 columns. Pages and data files are exempt. */
 static gboolean
 has_columns (const char *path)
 {

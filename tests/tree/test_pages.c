@@ -4,15 +4,15 @@
 #include "tests/tree/source_files.h"
 #include <string.h>
 
-/* Rows of all tables whose first column is named `head`. Each row is a GStrv of cells without
- * surrounding blanks and backquotes; the array owns the rows. */
+/* Returns the rows of all tables of a page whose first column is named `head`. Each row is a GStrv
+ * of cells without surrounding blanks and backquotes; the array owns the rows. */
 static GPtrArray *
 table_rows (const char *path, const char *head)
 {
   GPtrArray *rows = g_ptr_array_new_with_free_func ((GDestroyNotify) g_strfreev);
   g_autofree char *text = source_text (path), *start = g_strdup_printf ("| %s |", head);
   g_auto (GStrv) lines = g_strsplit (text, "\n", -1);
-  unsigned below = 0; /* lines of the current table so far; 0: outside of a table */
+  unsigned below = 0; /* number of lines of the current table so far; 0: the line is in no table */
 
   for (unsigned l = 0; lines[l]; l++) {
     if (g_str_has_prefix (lines[l], start))
@@ -43,7 +43,7 @@ defines (const char *path, const char *name)
   return g_regex_match_simple (pattern, text, G_REGEX_MULTILINE, 0);
 }
 
-/* README.md has two call chains; the hops of each are numbered from 0. */
+/* README.md has two call chains, as tables; the hops of each are numbered from 0. */
 static void
 every_hop_of_the_walks_is_where_the_readme_says (void **state)
 {

@@ -12,8 +12,8 @@
 #define NO_GPU "#!/bin/sh\necho 'no devices were found'\nexit 6\n"
 #define H100 "#!/bin/sh\necho 'NVIDIA H100 80GB HBM3, 580.159.04, 81559, 1980, 2619, 700.00'\n"
 
-/* Runs run.sh with `smi` as nvidia-smi. Loads the results document into `parser`; returns the exit
- * status. */
+/* Runs run.sh with the program `smi` in place of nvidia-smi. Loads the results document into
+ * `parser`; returns the exit status. */
 static int
 run_script (const char *folder, const char *smi, const char *flags, const char *document,
             JsonParser *parser)
@@ -91,8 +91,8 @@ parts_that_are_run_anyway_end_and_have_a_status (void **state)
   }
 }
 
-/* The script trains smaller batches and fewer layers on 80 GB than on 141 GB. The training rows of
- * the document contain the trained sizes. */
+/* tests/gpu/run.sh trains smaller batches and fewer layers on a GPU with 80 GB than on one with 141
+ * GB. The training rows of the results document contain the trained sizes. */
 static void
 batches_and_layers_follow_the_memory_of_the_gpu (void **state)
 {

@@ -7,18 +7,19 @@
 #include <stdint.h>
 #include <string.h>
 
-/* Folders, lowest first: a file includes its own folder and lower ones.  Executors share one
- * level and never include one another. */
+/* Folders of the source tree, lowest first. A file may include files of its own folder and of lower
+ * folders. Executors share one level and never include one another. */
 static const struct {
   const char *folder;
   int level;
 } folders[] = {
-  { "core", 0 },     { "kernels", 1 },   { "launch", 1 },  { "exec_sim", 2 },
+  { "core", 0 },     { "kernels", 1 },  { "launch", 1 },  { "interop", 1 }, { "exec_sim", 2 },
   { "exec_cpu", 2 }, { "exec_gpu", 2 }, { "planner", 3 }, { "train", 3 },
   { "cli", 4 },      { "api", 4 },       { "tests", 5 },   { "bench", 5 },
 };
 
-/* Folders of core/, lowest first: a file includes only its own or lower ones. */
+/* Folders of core/, lowest first. A file may include only files of its own folder or of lower
+ * folders. */
 static const char *const core_folders[] = {
   "core/base/",   "core/cluster/", "core/schedule/", "core/job/",    "core/program/",
   "core/passes/", "core/plan/",    "core/exec/",     "core/report/",
@@ -116,7 +117,7 @@ files_of_core_include_their_own_level_or_lower (void **state)
   source_lines_each (climbs);
 }
 
-/* The level of executors[at].folder/NAME.c or .h; -1: the file is not listed. */
+/* Returns the level of executors[at].folder/NAME.c or .h, or -1 if the file is not listed. */
 static int
 executor_level (unsigned at, const char *path)
 {
@@ -157,8 +158,8 @@ files_of_an_executor_have_no_circle (void **state)
   source_lines_each (closes_a_circle);
 }
 
-/* Counts names of a vendor (CUDA, HIP) in a line of a file directly in exec_gpu/, which is for all
- * vendors. */
+/* Counts names of a vendor (CUDA, HIP) in a line of a file directly in exec_gpu/. Such files are
+ * for all vendors. */
 static int
 names_a_vendor (const char *path, unsigned number, const char *line)
 {
@@ -193,8 +194,8 @@ vendor_after (const char *line, const char *prefix)
   return *word && g_file_test (folder, G_FILE_TEST_IS_DIR) ? g_steal_pointer (&word) : NULL;
 }
 
-/* Whether a file may name the executor of a vendor: tests, benchmarks, the table of executors, and
- * files of the vendor's folder may. */
+/* Whether a file may name the executor of a vendor. Allowed are tests, benchmarks, the table of
+ * executors, and files of the vendor's folder. */
 static gboolean
 may_name_vendor (const char *path, const char *vendor)
 {
@@ -303,8 +304,8 @@ reaches_glib (const char *path, GHashTable *known)
   return reaches;
 }
 
-/* Compiles with the compiler of this build and the include flags of its libraries, which CMake
- * defines. Returns the wait status. */
+/* Runs the compiler of this build, with the include flags of its libraries, which CMake defines.
+ * Returns the wait status. */
 static int
 compile (const char *words)
 {
@@ -316,7 +317,7 @@ compile (const char *words)
   int status = -1;
 
   assert_true (g_spawn_command_line_sync (command, NULL, &complaints, &status, &error));
-  /* Prints errors only: gcc warns about #pragma once in a main file. */
+  /* Warnings are dropped: gcc warns about #pragma once if a header is compiled by itself. */
   g_auto (GStrv) lines = g_strsplit (complaints, "\n", -1);
   for (unsigned l = 0; lines[l]; l++)
     if (strstr (lines[l], "error:"))

@@ -49,7 +49,7 @@ read_wings (void)
   return wings;
 }
 
-/* The floor of a file of core/passes; -1: the file is in no wing. */
+/* Returns the floor of a file of core/passes, or -1 if the file is in no wing. */
 static int
 floor_of (const GPtrArray *wings, const char *path)
 {
@@ -70,7 +70,7 @@ lists (const char *headers, const char *path)
   return strstr (headers, name) != NULL;
 }
 
-/* Paths of the .c and .h files in `folder` and its subfolders. */
+/* Returns the paths of the .c and .h files in `folder` and its subfolders. */
 static GPtrArray *
 files_of (const char *folder)
 {
@@ -191,7 +191,8 @@ look_at_names (const char *path, const char *pattern, look_at_name look, gpointe
   return sum;
 }
 
-/* `defined` maps the name of a function to the file that defines it. */
+/* What the search for calls between wings needs: the wings, and a map from the name of a function
+ * to the file that defines it. */
 struct calls {
   const GPtrArray *wings;
   GHashTable *defined;

@@ -58,14 +58,15 @@ WEFT_API const char *weft_version (void);
 /* The first five values are also exit statuses of the weft command. */
 typedef enum weft_status {
   WEFT_STATUS_DONE = 0,
-  WEFT_STATUS_FAILED = 1,     /* files, memory, numbers that are not finite */
-  WEFT_STATUS_BAD_INPUT = 2,  /* an argument, a setting, a file of the wrong kind */
-  WEFT_STATUS_NO = 3,         /* does not fit into memory */
+  WEFT_STATUS_FAILED = 1,     /* an error of files or memory, or numbers that are not finite */
+  WEFT_STATUS_BAD_INPUT = 2,  /* a wrong argument or setting, or a file of the wrong kind */
+  WEFT_STATUS_NO = 3,         /* the job does not fit into memory */
   WEFT_STATUS_INFEASIBLE = 4,
-  WEFT_STATUS_ORDER = 5       /* a call that is not the next one of its step */
+  WEFT_STATUS_ORDER = 5       /* a call that is not allowed at this point of the step */
 } weft_status;
 
-/* The caller frees nothing. A message that is too long keeps its beginning and its end. */
+/* An error: its status and its message. The caller frees nothing. A message that is too long is cut
+ * in the middle. */
 typedef struct weft_error_text {
   weft_status status;
   char message[2048];
@@ -82,12 +83,13 @@ WEFT_API weft_job *weft_job_open (size_t n, const char *const *words, weft_error
 WEFT_API void weft_job_close (weft_job *job);
 
 typedef struct weft_job_facts {
-  uint32_t ranks, replicas, stages; /* replicas: pipelines that read different batches */
-  uint32_t microbatches;            /* per replica in a step */
-  uint32_t micro_batch_size, global_batch_size, seq_length; /* sequences, sequences, tokens */
+  uint32_t ranks, replicas, stages; /* number of replicas: pipelines that read different batches */
+  uint32_t microbatches;            /* sequences per replica in a step */
+  /* micro_batch_size and global_batch_size in sequences, seq_length in tokens */
+  uint32_t micro_batch_size, global_batch_size, seq_length;
   uint32_t vocab_size;
   uint64_t parameters;
-  uint64_t planned_bytes;           /* bytes allocated by the largest rank */
+  uint64_t planned_bytes;           /* bytes of memory of the rank with the most */
 } weft_job_facts;
 WEFT_API void weft_job_describe (const weft_job *job, weft_job_facts *facts);
 
@@ -101,10 +103,11 @@ WEFT_API uint64_t weft_job_row (const weft_job *job, uint32_t replica, uint32_t 
 /* The step as `weft sim` predicts it, from the same plan that a module runs. */
 typedef struct weft_prediction {
   double seconds, tokens_per_s, mfu;
-  double compute_s, exposed_communication_s, bubble_s; /* means over ranks; their sum is
-                                                        * the field `seconds` */
-  double broadcast_params_s; /* once, before the first step; 0 if nothing is sent */
-  uint64_t peak_bytes;       /* peak of the largest rank, including the memory of libraries */
+  /* means over all ranks; their sum is the field `seconds` */
+  double compute_s, exposed_communication_s, bubble_s;
+  double broadcast_params_s; /* seconds, once before the first step; 0 if nothing is sent */
+  /* peak bytes of the rank with the most, including the memory of libraries */
+  uint64_t peak_bytes;
   bool fits;
 } weft_prediction;
 
@@ -138,18 +141,18 @@ WEFT_API bool weft_batches_read_micro (weft_batches *batches, uint64_t position,
 typedef struct weft_open_module weft_module;
 
 typedef struct weft_module_options {
-  uint32_t threads; /* per rank, to run its kernels, 1..1024; 0 means 1 */
-  uint64_t stress;  /* not 0: run the ops of all ranks in a random legal order drawn from this
-                     * seed */
+  uint32_t threads; /* threads per rank that run its kernels, 1..1024; 0 means 1 */
+  /* not 0: run the ops of all ranks in a random order that the plan allows, drawn from this seed */
+  uint64_t stress;
 } weft_module_options;
 
-/* Allocates the memory of all ranks; weights are not set. `options` may be NULL. */
+/* Allocates the memory of all ranks, but does not set the weights. `options` may be NULL. */
 WEFT_API weft_module *weft_module_open (const weft_job *job, const weft_module_options *options,
                                         weft_error *error);
 WEFT_API void weft_module_close (weft_module *module);
 
-/* Draws initial weights, which depend only on the seed, not on strategy or replica. Clears the
- * moments of Adam and sets the step count to 0. */
+/* Draws initial weights. They depend only on the seed, not on strategy or replica. Sets the moments
+ * of Adam to 0 and the step count to 0. */
 WEFT_API void weft_module_init_weights (weft_module *module, uint64_t seed);
 
 /* Broadcasts every parameter of replica 0 to the other replicas, for use after replicas were given
@@ -162,9 +165,9 @@ WEFT_API bool weft_module_broadcast_params (weft_module *module, weft_error *err
 WEFT_API bool weft_module_zero_grad_buffer (weft_module *module, weft_error *error);
 
 /* Runs the forward of the next microbatch of every replica, on (replicas, micro_batch_size,
- * seq_length + 1) ids. Only for jobs with one pipeline stage: stages run their parts of a
- * microbatch together. pipeline_schedule fixes the order of calls: 1f1b alternates forward and
- * backward, gpipe has all forwards first. */
+ * seq_length + 1) ids. Only for jobs with one pipeline stage; several stages can run a microbatch
+ * only together. pipeline_schedule fixes the order of calls: with 1f1b forward and backward
+ * alternate, with gpipe all forwards precede the backwards. */
 WEFT_API bool weft_module_forward (weft_module *module, const int32_t *tokens, weft_error *error);
 
 /* Runs the backward of the next microbatch whose forward has run. Only for one pipeline stage. */
@@ -204,9 +207,9 @@ typedef struct weft_adam {
 #define WEFT_ADAM_DEFAULTS { 1e-3, 0.9, 0.95, 1e-8, 0.1 }
 
 typedef struct weft_step_result {
-  double loss;      /* mean over all tokens of the global batch, before the update */
-  double grad_norm; /* before clipping; NaN if clip_grad = 0 */
-  bool skipped;     /* whether the update was skipped because the norm was not finite */
+  double loss;      /* loss before the update: mean over all tokens of the global batch */
+  double grad_norm; /* norm of the gradient before clipping; NaN if clip_grad is 0 */
+  bool skipped;     /* TRUE: the update was skipped because the gradient norm was not finite */
   uint64_t large;   /* check_for_large_grads: number of buckets of all ranks whose norm is 10
                      * times the largest norm of the first samples */
 } weft_step_result;
@@ -220,10 +223,10 @@ WEFT_API bool weft_module_step (weft_module *module, const weft_adam *adam, weft
 WEFT_API bool weft_module_evaluate (weft_module *module, const int32_t *tokens, double *loss,
                                     weft_error *error);
 
-/* The name of the call wanted next: "backward of microbatch 0". */
+/* The name of the call that is allowed next, for example "backward of microbatch 0". */
 WEFT_API const char *weft_module_wants (const weft_module *module);
 
-/* Steps so far, including skipped ones. */
+/* Number of steps so far, including steps whose update was skipped. */
 WEFT_API uint64_t weft_module_steps (const weft_module *module);
 
 /* ------------------------------------------------------------------------ state */
@@ -235,7 +238,7 @@ WEFT_API uint64_t weft_module_steps (const weft_module *module);
 typedef struct weft_open_state_dict weft_state_dict;
 
 typedef struct weft_tensor_face {
-  const char *name;  /* with the prefix: "layers.3.qkv.weight" */
+  const char *name;  /* name with the prefix: "layers.3.qkv.weight" */
   const char *dtype; /* "fp32" or "bf16" */
   uint32_t n_dims;   /* 1 or 2 */
   uint64_t shape[2]; /* row-major; shape[1] is 1 for vectors */

@@ -13,7 +13,7 @@ measures (const struct weft_step *s, int64_t level)
   return s->strategy->timers == WEFT_TIMERS_STANDARD && level <= s->strategy->timing_log_level;
 }
 
-/* torch.distributed.barrier: an all-reduce of one number over all ranks. */
+/* Appends an all-reduce of one number over all ranks, like torch.distributed.barrier(). */
 static void
 barrier (struct weft_step *s)
 {

@@ -32,8 +32,8 @@ probabilities (struct weft_step *s, struct weft_saved *saved)
   saved->pd = pd == saved->p ? WEFT_NO_BUF : pd;
 }
 
-/* Returns the probabilities that multiply the values: pd if the layer has dropout, p if it has
- * none. */
+/* Returns the attention probabilities by which values are multiplied: pd if the layer has dropout,
+ * p if it has none. */
 static uint32_t
 weights (const struct weft_saved *saved)
 {

@@ -13,14 +13,21 @@
 static const struct fusion {
   enum weft_op_kind both, first, second;
   enum weft_stack_field asked;
-  const char *operands; /* of the fused op: "f0 s2" is operand 0 of `first`, 2 of `second` */
-  uint8_t made, taken;  /* `first` writes its operand `made`; `second` reads the same buffer as its
-                         * operand `taken` */
-  gboolean moves_up;    /* TRUE: the fused op is at the place of `first`; FALSE: of `second` */
-  gboolean inner;       /* the output of `first`, read only by `second`, is not stored */
-  gboolean of_gelu;     /* only for gelu by tanh: cuBLASLt has no epilogue for other activations */
-  uint8_t optional;     /* operand that is stored only if a third op reads it; 0: none */
-  uint8_t optional_dim; /* dimension of the fused op that is 1 if it stores the optional operand */
+  /* operands of the fused op: "f0 s2" stands for operand 0 of `first`, then operand 2 of
+   * `second` */
+  const char *operands;
+  /* operand number `made` of `first` and operand number `taken` of `second` are the same buffer */
+  uint8_t made, taken;
+  /* TRUE: the fused op replaces `first` in the order of ops; FALSE: it replaces `second` */
+  gboolean moves_up;
+  gboolean inner;       /* TRUE: the output of `first`, which only `second` reads, is not stored */
+  /* TRUE: the fusion applies only to gelu with the tanh approximation, because cuBLASLt has no
+   * epilogue for other activations */
+  gboolean of_gelu;
+  /* number of an operand that is stored only if a third op reads it; 0: none */
+  uint8_t optional;
+  /* number of the fused op's dimension that is 1 if the optional operand is stored, and 0 if not */
+  uint8_t optional_dim;
 } fusions[] = {
 #define FUSION(fused_op, first_op, second_op, field, list, ...)                                    \
   { .both = fused_op,                                                                              \
@@ -35,10 +42,10 @@ static const struct fusion {
 struct search {
   const weft_program *p;
   const struct weft_job *job;
-  uint32_t *writer;             /* by buffer: the newest op that writes it */
+  uint32_t *writer;             /* by buffer: newest op that writes the buffer */
   uint32_t *users;              /* by buffer: number of its uses and views */
   uint32_t *partner;            /* by op: the other op of its pair, or WEFT_NO_OP */
-  const struct fusion **fusion; /* by op with a partner: the row of the table */
+  const struct fusion **fusion; /* by op, for ops of a pair: the row of the fusion table */
 };
 
 static const struct weft_use *
@@ -47,7 +54,7 @@ operand (const weft_program *p, uint32_t op, uint32_t number)
   return &p->uses[p->op[op].uses + number];
 }
 
-/* Whether an op between `first` and `second` depends on `first`. */
+/* Whether any op between `first` and `second` depends on `first`. */
 static gboolean
 is_waited_for (const weft_program *p, uint32_t first, uint32_t second)
 {
@@ -74,8 +81,9 @@ is_read_once (const weft_program *p, uint32_t buf, uint32_t first, uint32_t seco
   return p->buf[weft_buf_owner (p, buf)].last == second;
 }
 
-/* Whether the second op can run at the place of the first: it has no explicit dependencies, ops on
- * lane gpu before the first wrote its inputs, and no earlier op wrote its outputs. */
+/* Whether the second op of a pair can run in the place of the first op. The second op must have no
+ * explicit dependencies. Its inputs must have been written before the first op on lane gpu, and no
+ * earlier op may have written its outputs. */
 static gboolean
 may_move_up (const struct search *s, const struct fusion *fusion, uint32_t first, uint32_t second)
 {
@@ -167,14 +175,15 @@ find_pairs (struct search *s)
 
 /* --------------------------------------------------------------------------- the new rows */
 
-/* The arrays of the new program: ops, dependencies, uses of buffers, shapes. */
+/* Arrays of the new program: ops, dependencies, buffer uses, shapes. */
 struct rewritten {
   GArray *op, *deps, *uses, *shape;
-  uint32_t *at; /* by old op: its new number; both ops of a pair have the same one */
+  /* by number of an old op: number of the new op; both ops of a fused pair have the same number */
+  uint32_t *at;
 };
 
-/* Raises last[lane], for each lane, to the last op that `op` depends on, in numbers of the new
- * program. A dependency on this op implies those on earlier ops of the lane. */
+/* For each lane: sets last[lane] to the newest op on which `op` depends, as a number in the new
+ * program. A dependency on that op implies the dependencies on earlier ops of the lane. */
 static void
 wait_for (const weft_program *p, struct rewritten *r, uint32_t op, uint32_t last[WEFT_N_LANE])
 {
@@ -196,7 +205,8 @@ intern (GArray *shapes, const struct weft_shape *shape)
   return (uint16_t) (shapes->len - 1);
 }
 
-/* Keeps the optional operand if a third op uses it; removes it otherwise. */
+/* Keeps the optional operand of a fused op if a third op uses the buffer. Otherwise removes the
+ * operand. */
 static void
 keep_or_not (const struct search *s, struct rewritten *r, const struct fusion *fusion,
              struct weft_op *row)
@@ -248,8 +258,9 @@ append (const weft_program *p, struct rewritten *r, uint32_t op)
   g_array_append_val (r->op, row);
 }
 
-/* Appends all ops to the new program. A pair becomes one op at the place of one of the two, and
- * both old numbers map to it. No op between the two depends on the op that moves. */
+/* Appends all ops to the new program. A fused pair becomes one op in the place of its first or
+ * second op, and the old numbers of both map to it. No op between the two depends on the op that
+ * moves. */
 static void
 rewrite (const struct search *s, struct rewritten *r)
 {

@@ -4,8 +4,8 @@
 #include "tests/fuzz/fuzz.h"
 #include <string.h>
 
-/* Collects the settings of a file. Values that contain a slash are left out: such a value is a
- * path, and a fuzzer must not open files of this machine. */
+/* Collects the settings of a job file. Leaves out values that contain a slash, because such a value
+ * may be a path, and a fuzzer must not open files of this machine. */
 static weft_settings *
 collect (const weft_conf *conf)
 {

@@ -10,7 +10,8 @@
 #define CONNECTIONS 3u
 #define MOST_BYTES (1u << 14)
 
-/* Bytes of all values in the store. The memory that the store has counted must be at least this. */
+/* Returns the bytes of all values in the store. The memory that the store counts must be at least
+ * this large. */
 static gsize
 count_values (const weft_store *s)
 {
@@ -49,8 +50,8 @@ check (const weft_store *s)
     g_assert (s->memory == 0);
 }
 
-/* Returns a connection whose other end is closed: everything that the store sends stays in the
- * queue of the connection, whose size the store must limit. */
+/* Returns a connection whose other end reads nothing more: everything that the store sends stays in
+ * the queue of the connection, whose size the store must limit. */
 static struct weft_store_peer *
 connect_peer (weft_store *s)
 {

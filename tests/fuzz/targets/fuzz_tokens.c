@@ -18,7 +18,8 @@ open_bytes (const char *name, const uint8_t *data, size_t size, GError **error)
   return tokens;
 }
 
-/* Asserts that all bytes are tokens except those of a header, which only some formats have. */
+/* Asserts that every byte of the file belongs to a token, except the bytes of a header. Only some
+ * formats have a header. */
 static void
 check_count (const weft_tokens *tokens, size_t size)
 {

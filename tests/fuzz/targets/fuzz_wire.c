@@ -44,8 +44,8 @@ feed_frames (const uint8_t *data, size_t size)
   }
 }
 
-/* The input must be refused as a record of the client. Then seals the input in a record, which must
- * be opened unless one bit was flipped. */
+/* Feeds the input as a record of a client: the store must refuse it. Then seals the input in a
+ * record: the store must open the record unless one bit was flipped. */
 static void
 feed_records (const uint8_t *data, size_t size)
 {

@@ -1,0 +1,286 @@
+/* What keys mean for every setting of a job. */
+#include "interop/target.h"
+#include "core/base/error.h"
+#include <string.h>
+
+struct weft_reading {
+  const struct weft_target *target;
+  gint64 gpus;                /* of a job */
+  const weft_keys_read *keys; /* NULL: the texts are those of a job */
+  char **text;                /* by setting; NULL: not known, or not asked for yet */
+  guint8 *said;               /* settings whose text a key has given */
+  guint8 *asked;              /* settings that weft_reading_at() is finding */
+};
+
+static weft_reading *
+reading_new (const struct weft_target *target, const weft_keys_read *keys, char **text)
+{
+  weft_reading *reading = g_new0 (weft_reading, 1);
+
+  reading->target = target;
+  reading->keys = keys;
+  reading->text = text;
+  reading->said = g_new0 (guint8, weft_texts_count ());
+  reading->asked = g_new0 (guint8, weft_texts_count ());
+  return reading;
+}
+
+weft_reading *
+weft_reading_new (const struct weft_target *target, const weft_keys_read *keys)
+{
+  return reading_new (target, keys, g_new0 (char *, weft_texts_count () + 1));
+}
+
+weft_reading *
+weft_reading_of_job (const struct weft_target *target, const struct weft_job *job)
+{
+  weft_reading *reading = reading_new (target, NULL, weft_texts_of (job));
+  reading->gpus = job->cluster.n_gpus;
+  return reading;
+}
+
+void
+weft_reading_free (weft_reading *reading)
+{
+  if (!reading)
+    return;
+  for (unsigned i = 0; i < weft_texts_count (); i++)
+    g_free (reading->text[i]);
+  g_free (reading->text);
+  g_free (reading->said);
+  g_free (reading->asked);
+  g_free (reading);
+}
+
+/* --------------------------------------------------------------------- texts of settings */
+
+const char *
+weft_reading_key (const weft_reading *reading, const char *name)
+{
+  const struct weft_given *given =
+      reading->keys ? weft_keys_value (reading->keys, reading->target->schema, name) : NULL;
+
+  return given ? given->value : NULL;
+}
+
+gint64
+weft_reading_gpus (const weft_reading *reading)
+{
+  return reading->keys ? reading->keys->gpus : reading->gpus;
+}
+
+const char *
+weft_reading_at (const weft_reading *reading, unsigned setting)
+{
+  if (!reading->text[setting] && !reading->asked[setting]) {
+    reading->asked[setting] = TRUE; /* a setting does not depend on itself */
+    reading->text[setting] = weft_reading_absent (reading, setting);
+    reading->asked[setting] = FALSE;
+  }
+  return reading->text[setting];
+}
+
+const char *
+weft_reading_text (const weft_reading *reading, const char *name)
+{
+  int setting = weft_texts_find (name);
+
+  if (setting < 0)
+    g_error ("interop/ asks for \"%s\", which is no setting", name);
+  return weft_reading_at (reading, (unsigned) setting);
+}
+
+gint64
+weft_reading_int (const weft_reading *reading, const char *name)
+{
+  const char *text = weft_reading_text (reading, name);
+  return text ? g_ascii_strtoll (text, NULL, 10) : 0;
+}
+
+/* Takes the text. */
+static void
+say (weft_reading *reading, unsigned setting, char *text)
+{
+  g_free (reading->text[setting]);
+  reading->text[setting] = text;
+  reading->said[setting] = TRUE;
+}
+
+void
+weft_reading_set (weft_reading *reading, const char *name, const char *text)
+{
+  unsigned setting = (unsigned) weft_texts_find (name);
+  char *printed = weft_texts_print (setting, text);
+
+  say (reading, setting, printed ? printed : g_strdup (text));
+}
+
+void
+weft_reading_set_int (weft_reading *reading, const char *name, gint64 value)
+{
+  g_autofree char *text = g_strdup_printf ("%" G_GINT64_FORMAT, value);
+  weft_reading_set (reading, name, text);
+}
+
+gboolean
+weft_reading_agrees (const weft_reading *reading, const struct weft_pairs *pairs)
+{
+  for (unsigned i = 0; i < pairs->n; i++) {
+    const struct weft_pair *pair = &pairs->at[i];
+    const char *text = weft_reading_at (reading, pair->setting);
+    if ((g_strcmp0 (text, pair->value) == 0) != pair->equal)
+      return FALSE;
+  }
+  return TRUE;
+}
+
+/* ------------------------------------------------------------------ settings without a key */
+
+/* The value that a row gives a setting, or NULL. */
+static const char *
+value_of (const struct weft_meaning *meaning, unsigned setting)
+{
+  for (unsigned i = 0; i < meaning->sets.n; i++)
+    if (meaning->sets.at[i].setting == setting)
+      return meaning->sets.at[i].value;
+  return NULL;
+}
+
+/* What the rows without a key say: the last one that holds. */
+static gboolean
+assumed (const weft_reading *reading, unsigned setting, char **text)
+{
+  const struct weft_meanings *meanings = weft_target_meanings (reading->target);
+
+  for (unsigned i = meanings->n; i--;) {
+    const struct weft_meaning *meaning = &meanings->at[i];
+    const char *value = meaning->key < 0 ? value_of (meaning, setting) : NULL;
+    if (!value || !weft_reading_agrees (reading, &meaning->when))
+      continue;
+    *text = meaning->row->compute ? meaning->row->compute (reading) : g_strdup (value);
+    return TRUE;
+  }
+  return FALSE;
+}
+
+/* The text of a setting for a key at its default: that of the key's value. If the key has none, the
+ * setting has none either, or the software needs the key (NULL). */
+static char *
+text_of_default (const struct weft_key *key, unsigned setting)
+{
+  const struct weft_field *field = weft_texts_field (setting, NULL);
+
+  if (strcmp (key->def, "none") != 0)
+    return weft_texts_print (setting, key->def);
+  if (strcmp (field->def, "none") == 0 || strcmp (field->def, "0") == 0 || !*field->def)
+    return g_strdup (field->def);
+  return field->type == WEFT_TYPE_BOOL ? g_strdup ("false") : NULL;
+}
+
+/* What the software does by the default of its key: FALSE if no key has this setting. */
+static gboolean
+by_default (const weft_reading *reading, unsigned setting, char **text)
+{
+  const struct weft_meanings *meanings = weft_target_meanings (reading->target);
+  gboolean is_bool = weft_texts_field (setting, NULL)->type == WEFT_TYPE_BOOL;
+
+  for (unsigned i = 0; i < meanings->n; i++) {
+    const struct weft_meaning *meaning = &meanings->at[i];
+    const char *value =
+        meaning->key >= 0 && !meaning->row->form ? value_of (meaning, setting) : NULL;
+    if (!value || (*value != '*' && !is_bool))
+      continue;
+    *text = *value == '*' ? text_of_default (&reading->target->schema->key[meaning->key], setting)
+                          : g_strdup (strcmp (value, "true") == 0 ? "false" : "true");
+    return TRUE;
+  }
+  return FALSE;
+}
+
+char *
+weft_reading_absent (const weft_reading *reading, unsigned setting)
+{
+  const struct weft_field *field = weft_texts_field (setting, NULL);
+  char *text = NULL;
+
+  if (field->type == WEFT_TYPE_METHOD)
+    return g_strdup ("");
+  if (assumed (reading, setting, &text) || by_default (reading, setting, &text))
+    return text;
+  return weft_texts_print (setting, field->def);
+}
+
+/* ---------------------------------------------------------------------------------- keys */
+
+/* Whether the partner of a row is given, or none is needed. */
+static gboolean
+has_partner (const weft_reading *reading, const struct weft_row *row)
+{
+  return !row->with || weft_reading_key (reading, row->with) != NULL;
+}
+
+static gboolean
+set_pairs (weft_reading *reading, const struct weft_pairs *pairs, const char *value, GError **error)
+{
+  for (unsigned i = 0; i < pairs->n; i++) {
+    const struct weft_pair *pair = &pairs->at[i];
+    const struct weft_field *field = weft_texts_field (pair->setting, NULL);
+    union weft_value parsed;
+    gboolean any = *pair->value == '*';
+    if (any && !weft_field_parse (field, value, &parsed, error))
+      return FALSE;
+    say (reading, pair->setting, any ? weft_field_print (field, parsed) : g_strdup (pair->value));
+  }
+  return TRUE;
+}
+
+static gboolean
+apply_row (weft_reading *reading, const struct weft_meaning *meaning,
+           const struct weft_given *given, GError **error)
+{
+  const struct weft_target *target = reading->target;
+  const struct weft_row *row = meaning->row;
+  gboolean ok = TRUE;
+
+  if (strcmp (row->theirs, "*") != 0 && strcmp (row->theirs, given->value) != 0)
+    return TRUE;
+  if (!has_partner (reading, row) && row->without_it)
+    ok = weft_bad_input (error, "without %s%s: %s", target->prefix, row->with, row->without_it);
+  else if (has_partner (reading, row) && weft_reading_agrees (reading, &meaning->when))
+    ok = row->form ? row->form->in (reading, given->value, error)
+                   : set_pairs (reading, &meaning->sets, given->value, error);
+  if (!ok)
+    g_prefix_error (error, "%s: %s%s: ", given->where, target->prefix, row->key);
+  return ok;
+}
+
+/* Applies the rows with or without a condition. Conditions read settings, so they come last. */
+static gboolean
+apply_rows (weft_reading *reading, gboolean conditional, GError **error)
+{
+  const struct weft_meanings *meanings = weft_target_meanings (reading->target);
+
+  for (unsigned i = 0; i < meanings->n; i++) {
+    const struct weft_meaning *meaning = &meanings->at[i];
+    gboolean later = meaning->when.n || meaning->row->form;
+    const struct weft_given *given = meaning->key >= 0 && meaning->sets.n && later == conditional
+                                         ? weft_keys_given (reading->keys, (unsigned) meaning->key)
+                                         : NULL;
+    if (given && !apply_row (reading, meaning, given, error))
+      return FALSE;
+  }
+  return TRUE;
+}
+
+gboolean
+weft_reading_apply (weft_reading *reading, GError **error)
+{
+  if (!apply_rows (reading, FALSE, error) || !apply_rows (reading, TRUE, error))
+    return FALSE;
+  for (unsigned i = 0; i < weft_texts_count (); i++)
+    if (!reading->said[i])
+      g_clear_pointer (&reading->text[i], g_free); /* found before all keys were applied */
+  for (unsigned i = 0; i < weft_texts_count (); i++)
+    weft_reading_at (reading, i);
+  return TRUE;
+}
