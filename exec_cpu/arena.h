@@ -1,4 +1,4 @@
-/* arena.h - the buffers of a program at their planned places. */
+/* arena.h - gives the buffers of a program memory at their planned addresses. */
 #pragma once
 #include "exec_cpu/machine.h"
 

@@ -43,8 +43,8 @@ struct cpu_post {
   double arrived;
 };
 
-/* A communicator.  A collective has 1 + rounds units: posting the operands, and every round.  Each
- * member increments `count` when it has finished a unit.  A unit has ended when all n members have
+/* A communicator. A collective has 1 + rounds parts: posting the operands, and every round. Each
+ * member increments `count` when it has finished a part. A part has ended when all n members have
  * counted it. */
 struct cpu_comm {
   struct weft_group group;
@@ -108,7 +108,8 @@ struct cpu_rank {
 
   /* threads that share the kernels of this rank; NULL: one thread runs each kernel */
   struct weft_team *team;
-  atomic_uint_fast64_t signals; /* number of wake-ups; changes under the machine's lock */
+  /* number of times that the rank was woken; changes only under the machine's lock */
+  atomic_uint_fast64_t signals;
   gboolean asleep;              /* the rank has no op that can run; guarded by the machine's lock */
 };
 

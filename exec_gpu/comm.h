@@ -1,4 +1,4 @@
-/* comm.h - the communicator of an op, and errors of communicators. */
+/* comm.h - finds the communicator of an op, and checks communicators for errors. */
 #pragma once
 #include "exec_gpu/machine.h"
 

@@ -222,7 +222,7 @@ pack_fp16 (const struct panel *p)
   pack_panel (p, WEFT_FP16);
 }
 
-/* The scale of an element of an fp8 factor with block scales. */
+/* The scale of an element of an fp8 factor that has one scale per block. */
 static float
 scale_at (const struct weft_factor *f, uint64_t row, uint64_t term)
 {

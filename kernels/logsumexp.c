@@ -122,7 +122,8 @@ weft_logsumexp_most (const struct weft_logits_row *row)
   return most_of (row, (struct weft_range){ 0, row->columns });
 }
 
-/* A part without columns has sum 0 and does not change the other part. */
+/* Joins two log-sum-exps of parts of a row. A part without columns has sum 0 and does not change
+ * the other part. */
 struct weft_logsumexp
 weft_logsumexp_join (struct weft_logsumexp a, struct weft_logsumexp b)
 {

@@ -16,10 +16,10 @@ struct weft_logsumexp {
   double sum;
 };
 
-/* A row of logits without its columns beyond the vocabulary (padding). */
+/* A row of logits, without the padding columns beyond the vocabulary. */
 struct weft_logits_row {
   const struct weft_operand *logits;
-  uint64_t first, columns; /* first: the element of the operand at which the row begins */
+  uint64_t first, columns; /* first: index in the operand of the first element of the row */
   struct weft_leaves leaves;
   gboolean in_leaves;
 };

@@ -25,7 +25,7 @@ enum { ALL_MOST, ALL_TARGET, ALL_SUM, N_STATS };
 /* operand number of the gradient in xent_bwd */
 enum { GRADIENT = 3 };
 
-/* Operands of xent_grad, which computes forward and backward. */
+/* Operand numbers of xent_grad, which computes forward and backward. */
 enum { BOTH_COUNT = 2, BOTH_GRADIENT, BOTH_LOSS };
 
 static uint64_t
@@ -81,7 +81,7 @@ weft_extent_xent_end (const struct weft_kernel *k, uint32_t operand)
                                                         : 1;
 }
 
-/* Logit of a row's target if this rank has its column, else 0. */
+/* Logit of a row's target. Returns 0 if the target is in the columns of another rank. */
 static float
 target_logit (const struct weft_kernel *k, uint64_t row)
 {

@@ -17,8 +17,8 @@ rows_of (const struct weft_kernel *k, uint64_t g)
   return weft_moe_rows_of (&k->operand[COUNTS], g, dim[GROUPS], dim[STRIDE], dim[ROWS]);
 }
 
-/* An operand without its first i elements. doubles TRUE: elements are doubles (reference); FALSE:
- * elements have the stored type. */
+/* An operand without its first i elements. doubles TRUE: elements are doubles, as in a reference;
+ * FALSE: elements have the stored type. */
 static struct weft_operand
 from (const struct weft_operand *o, uint64_t i, gboolean doubles)
 {

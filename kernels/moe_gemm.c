@@ -247,7 +247,8 @@ weft_ref_moe_matmul_dgrad (const struct weft_kernel *k)
  * tokens form whole sequences. */
 struct gradient {
   const struct weft_kernel *k;
-  const int64_t *count;   /* row counts of the summed sources: one or several per leaf */
+  /* row counts of the source ranks whose rows are summed: one or several per leaf */
+  const int64_t *count;
   uint32_t leaves, parts; /* leaves: number of leaves; parts: row counts per leaf */
   uint64_t each;          /* number of row counts per source rank */
   uint64_t first;         /* index of the first token row of the sum */
@@ -255,7 +256,8 @@ struct gradient {
   uint64_t at;            /* index in dw of the first element of this gradient */
 };
 
-/* First row of leaf l; with padding every source has the same number of rows. */
+/* Index of the first token row of leaf l. With padding, every source rank has the same number of
+ * rows. */
 static uint64_t
 row_of (const struct gradient *g, uint32_t l)
 {
@@ -267,8 +269,8 @@ row_of (const struct gradient *g, uint32_t l)
          weft_moe_count (g->count, n / g->each * g->each, n % g->each);
 }
 
-/* Sets the scales of both factors for the rows of a leaf. All rows of a leaf are in one group of
- * sources, which has its own scales. */
+/* Sets the fp8 scales of both factors for the rows of a leaf. All rows of a leaf belong to one
+ * group of source ranks, which has scales of its own. */
 static void
 set_leaf_scales (const struct gradient *g, uint32_t l, struct weft_range rows,
                  struct weft_range columns, struct weft_gemm *product)

@@ -27,7 +27,7 @@ enum { LOGITS, BIAS, SCORES, CHOICE, PROB };
 enum { BWD_SCORES, BWD_CHOICE, DPROB, DLOGITS };
 enum { TOKENS, EXPERTS, TOPK };
 
-#define NOBODY 1e-20 /* added to a sum of logistic values, which may all be 0 */
+#define NOBODY 1e-20 /* is added to a sum of logistic values, because all of them may be 0 */
 
 uint64_t
 weft_extent_moe_route (const struct weft_kernel *k, uint32_t operand)

@@ -1,4 +1,4 @@
-/* reference.h - sums and scales for the fp64 references. */
+/* reference.h - sums and fp8 scales in double, for the fp64 references. */
 #pragma once
 #include <float.h>
 #include <math.h>

@@ -31,7 +31,8 @@ void weft_row_forward (const struct weft_row_norm *norm, struct weft_row x,
                        const struct weft_operand *weight, const struct weft_operand *bias,
                        struct weft_row y);
 
-/* dx = dresidual + input gradient. dresidual may be without data; dx may alias dy or dresidual. */
+/* dx = dresidual + input gradient of the norm. dresidual may be absent: then dx is the input
+ * gradient alone. dx may be the array of dy or of dresidual. */
 struct weft_row_gradient {
   struct weft_row dy, x, dresidual, dx;
   const struct weft_operand *weight;

@@ -18,7 +18,7 @@ struct weft_sums {
   float *room; /* room for weft_sums_depth() entries of n floats, provided by the caller */
   uint64_t n;  /* number of columns of the output */
   uint32_t n_leaf;
-  gboolean rounds; /* canonical order: round every node to the output's type */
+  gboolean rounds; /* TRUE (canonical order): round every partial sum to the type of the output */
   /* private to sums.c; the caller sets these fields to 0 */
   uint32_t leaf, top;
   gboolean empty[WEFT_SUMS_MOST_DEPTH]; /* the entry has no terms yet, and its floats are not set */
@@ -41,7 +41,8 @@ weft_sums_tokens (const struct weft_leaves *leaves, uint32_t i)
   return weft_leaves_segment (leaves, i, 0);
 }
 
-/* The number of leaves of a sequence on this rank; 1 outside canonical order. */
+/* Number of leaves (partial sums) into which the tokens of a sequence on this rank are divided; 1
+ * if the order is not canonical. */
 uint32_t weft_sums_chunks (const struct weft_kernel *k);
 
 /* Number of stack entries that adding n_leaf leaves as a tree needs. */
@@ -53,7 +54,7 @@ float *weft_sums_leaf (struct weft_sums *s);
  * returned. */
 void weft_sums_close (struct weft_sums *s);
 
-/* Skips the next leaf, which has no rows; it counts as 0. */
+/* Skips the next leaf (partial sum), which has no rows; the leaf counts as 0. */
 void weft_sums_skip (struct weft_sums *s);
 
 /* Stores the total sum in the output, from element `first` on; adds it to the old contents if the

@@ -95,7 +95,8 @@ shape_of (const struct weft_kernel *k)
   return weft_cudnn_shape_of (k->shape.dim, k->operand[0].dtype, is_backward (k), k->deterministic);
 }
 
-/* The property of a kernel that our cuDNN graph does not support, or NULL. */
+/* Returns the name of the property of a kernel that our cuDNN graph does not support; NULL: the
+ * graph supports the kernel. */
 static const char *
 bent (const struct weft_kernel *k)
 {
