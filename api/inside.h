@@ -1,4 +1,4 @@
-/* inside.h - the structs behind the types of weft.h. */
+/* inside.h - the definitions of the structs that weft.h only declares. */
 #pragma once
 #include "core/plan/parts.h"
 #include "train/checkpoint.h"
@@ -28,13 +28,13 @@ struct weft_open_module {
   char wants[64];           /* text that weft_module_wants() has returned */
 };
 
-/* error.c: fills `error` from `reason` and frees `reason`; always returns false. Both may be
- * NULL. */
+/* error.c: fills `error` from `reason` and frees `reason`. Always returns false. Both pointers may
+ * be NULL. */
 bool weft_api_fail (weft_error *error, GError *reason);
 bool weft_api_fail_with (weft_error *error, weft_status status, const char *format, ...)
     G_GNUC_PRINTF (3, 4);
-/* error.c: false with an error if `pointer`, which is the argument `what` of the function `call`,
- * is NULL. */
+/* error.c: checks that a pointer argument of an API function is not NULL. False with an error if it
+ * is; `call` is the name of the function, `what` the name of the argument. */
 bool weft_api_given (const char *call, const char *what, const void *pointer, weft_error *error);
 bool weft_api_done (weft_error *error); /* Clears `error`; always returns true. */
 

@@ -1,4 +1,5 @@
-/* State dicts: references to tensors by name, loading by copy, and checkpoint files. */
+/* State dicts: references to tensors by name. Loading copies values into the tensors. Also
+ * checkpoint files. */
 #include "core/base/error.h"
 #include "train/hugging_face.h"
 #include "api/inside.h"
@@ -169,7 +170,7 @@ weft_api_refresh_masters (weft_module *m)
   }
 }
 
-/* Index of the tensor with this name; the number of tensors if there is none. */
+/* Index of the tensor with this name; if there is none, the number of tensors. */
 static uint32_t
 find_tensor (weft_state *state, const char *name)
 {
@@ -197,8 +198,8 @@ check_shape (const struct weft_state_tensor *t, const weft_tensor *in, weft_erro
                              in->name, in->shape[0], in->shape[1], t->rows, t->columns);
 }
 
-/* Fills `where` with the tensor of each name, and fills the lists of unknown and missing names.
- * FALSE with an error if a shape is wrong. */
+/* Fills `where` with the tensor that each name belongs to, and fills the lists of unknown and
+ * missing names. FALSE with an error if a shape is wrong. */
 static bool
 match (weft_state *state, const weft_tensor *tensors, size_t n, uint32_t *where, GString **lists,
        weft_error *error)

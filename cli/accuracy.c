@@ -20,7 +20,7 @@
 
 struct page {
   const weft_errors *errors;
-  weft_conf *notes; /* validation/accuracy.ini */
+  weft_conf *notes; /* the file validation/accuracy.ini */
   GPtrArray *sources;
   GString *text;
 };

@@ -73,7 +73,7 @@ y_of (const struct panel *p, double value)
 
 /* ----------------------------------------------------------------------------- axes */
 
-/* Draws a number of both axes, with lines across the panel. */
+/* Draws one number on both axes of a panel, with a horizontal and a vertical line. */
 static void
 draw_tick (const struct panel *p, double value)
 {

@@ -1,5 +1,5 @@
-/* ask.h - arguments of the commands that list a table or show one of its rows: knobs, rules,
- * models. Also functions that print text to a terminal. */
+/* ask.h - arguments of the commands that print a table or one of its rows: knobs, rules, models.
+ * Also functions that print text to a terminal. */
 #pragma once
 #include <glib.h>
 
@@ -8,12 +8,13 @@ struct weft_cli_ask {
   gboolean json, markdown, help;
 };
 
-/* Reads [NAME] [--json] [--markdown] [--help]. `markdown`: whether the command has --markdown. */
+/* Reads the arguments [NAME] [--json] [--markdown] [--help]. `markdown`: whether the command has
+ * the flag --markdown. */
 gboolean weft_cli_ask (int argc, char **argv, gboolean markdown, struct weft_cli_ask *ask,
                        GError **error);
 
-/* Columns of the terminal on stdout. If stdout is a file or a pipe: those of the environment
- * variable COLUMNS, if it is set, else G_MAXINT. */
+/* Number of columns of the terminal on stdout. If stdout is a file or a pipe, the value of the
+ * environment variable COLUMNS; if that is not set, G_MAXINT. */
 int weft_cli_columns (void);
 
 /* Columns of the terminal of a file descriptor; otherwise like weft_cli_columns(). */

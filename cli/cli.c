@@ -94,7 +94,8 @@ run_words (int argc, char **argv)
   return command ? command->run (argc - 1, argv + 1) : unknown_command (argv[1]);
 }
 
-/* Also fails if stdout could not be written: a full disk may be detected only by the last flush. */
+/* Runs the command line and returns the exit status. The status is also an error if stdout could
+ * not be written, which may be detected only when the last bytes are written. */
 int
 weft_cli_run (int argc, char **argv)
 {
@@ -211,8 +212,8 @@ read_word (struct reader *r, GError **error)
   return ok;
 }
 
-/* Names the flags that were accepted without effect, such as those of a Megatron-LM command line
- * about data and logs. */
+/* Prints the flags that were accepted without effect, such as flags of Megatron-LM about data and
+ * logs. */
 static void
 note_ignored (const weft_settings *settings)
 {
@@ -223,7 +224,7 @@ note_ignored (const weft_settings *settings)
     fprintf (stderr, "weft: note: no effect, see `weft knobs NAME`: --%s\n", names);
 }
 
-/* Collects the settings of the job. Settings of the job file come first, because flags override
+/* Collects the settings of the job. The settings of the job file come first, so that flags override
  * them. */
 static gboolean
 collect (struct reader *r, GError **error)
@@ -264,7 +265,8 @@ weft_cli_input_clear (weft_cli_input *input)
   g_clear_pointer (&input->settings, weft_settings_free);
 }
 
-/* "--name VALUE", or "--name" without a value. The caller frees the text. */
+/* A flag as text for --help: "--name VALUE", or "--name" for a flag without a value. The caller
+ * frees the text. */
 static char *
 flag_text (const struct weft_cli_flag *flag)
 {
@@ -360,7 +362,8 @@ weft_cli_number (const char *flag, const char *what, const char *text, int64_t l
 
 /* ---------------------------------------------------------------------- output */
 
-/* Prints the error. Omits the middle of a very long message, which may quote a very long name. */
+/* Prints an error to stderr. The middle of a very long message is omitted, because the message may
+ * quote a very long name. */
 int
 weft_cli_fail (const GError *error)
 {

@@ -60,7 +60,8 @@ int weft_cli_run (int argc, char **argv);
  * *text. */
 struct weft_cli_flag {
   const char *name;  /* "trace" */
-  const char *value; /* name of the value for --help, "FILE"; NULL: the flag has no value */
+  /* what --help prints for the value, such as "FILE"; NULL: the flag has no value */
+  const char *value;
   const char *doc;
   gboolean *on;
   const char **text;
@@ -77,7 +78,7 @@ struct weft_cli_page {
   gboolean job; /* TRUE: the operand is a job file, and every setting of a job is a flag */
   /* with `job`: TRUE: the operand is a file that the command itself reads, not a job file */
   gboolean foreign;
-  gboolean two; /* the command has two operands */
+  gboolean two; /* TRUE: the command has a second operand */
   /* topology of the job if the user names none; NULL: the user must name one */
   const char *topology;
 };
@@ -125,7 +126,7 @@ gboolean weft_cli_number (const char *flag, const char *what, const char *text, 
  * 0123456789ab)". */
 const char *weft_cli_version (void);
 
-/* Prints the error to stderr and returns its exit status. */
+/* Prints the error to stderr. Returns the exit status for this error. */
 int weft_cli_fail (const GError *error);
 
 /* Prints a JSON document to stdout. */

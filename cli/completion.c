@@ -17,7 +17,7 @@ static const struct {
 
 /* -------------------------------------------------------------------------- man */
 
-/* Text for man: backslashes and dashes are escaped, and so is a dot at the beginning of a line. */
+/* Text for a man page: backslashes, dashes and a dot at the beginning of a line are escaped. */
 static void
 print_roff (const char *text)
 {
@@ -62,7 +62,8 @@ print_man_page (const struct weft_cli_page *page, const char *job)
   printf (".fi\n");
 }
 
-/* Runs a command with --help, which prints the page of the command in the form weft_cli_form. */
+/* Runs a command with the flag --help, which prints the page of the command in the form
+ * weft_cli_form. */
 static void
 print_help_of (unsigned i)
 {
@@ -71,7 +72,8 @@ print_help_of (unsigned i)
   commands[i].run (2, argv);
 }
 
-/* Prints the man page. A command without struct weft_cli_page prints its help as plain lines. */
+/* Prints the man page of a command. For a command without struct weft_cli_page, prints the text of
+ * its help. */
 static void
 print_man (void)
 {
@@ -151,8 +153,8 @@ print_names (const char *flag, char **names)
   printf ("    --%s) COMPREPLY=($(compgen -W \"%s\" -- \"$cur\")); return ;;\n", flag, all);
 }
 
-/* Prints the flags of a command as one case of the shell function. Commands that list knobs, rules
- * and bundled files have only --json and --help. */
+/* Prints the flags of a command as one case of the shell function for completion. The commands that
+ * list knobs, rules or bundled files have only the flags --json and --help. */
 static void
 print_flags_of (unsigned i)
 {

@@ -3,7 +3,7 @@
 #include "core/base/error.h"
 #include <string.h>
 
-/* The value of a flag on the command line. */
+/* The text that the command line gives for one flag. */
 struct given {
   gboolean on;
   const char *text;

@@ -6,7 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* The largest file of settings that is read. */
+/* Largest size of a file of settings that is read, in bytes. */
 #define MOST_BYTES ((gsize) 16 << 20)
 
 struct wishes {
@@ -23,7 +23,8 @@ is_set (const weft_settings *settings, const char *key)
   return FALSE;
 }
 
-/* Refuses a file without a setting that the software needs, unless a flag gives it. */
+/* Refuses a file that lacks a setting which the other software needs, unless a flag gives the
+ * setting. */
 static gboolean
 is_complete (const weft_interop_result *result, const weft_settings *flags, const char *name,
              GError **error)
@@ -38,7 +39,8 @@ is_complete (const weft_interop_result *result, const weft_settings *flags, cons
   return TRUE;
 }
 
-/* The number of GPUs that flags give, as a number or as nodes of a topology; 0: they do not. */
+/* The number of GPUs that the flags give, as a number or as nodes of a topology; 0: no flag gives
+ * it. */
 static gint64
 gpus_of (const weft_settings *flags)
 {
@@ -95,7 +97,7 @@ print_json (const weft_interop_result *result, const char *job)
   weft_cli_print_json (b);
 }
 
-/* Notes on stderr what an import leaves out or does not need. */
+/* Prints on stderr which settings an import leaves out or does not need. */
 static void
 note (const weft_interop_result *result)
 {

@@ -57,7 +57,8 @@ weft_cli_launch_check (const weft_launch *launch, const char *asked, const struc
                          asked, number, ranks, launch->n);
 }
 
-/* Prints the address of the rendezvous and the source of its secret. */
+/* Prints the address of the rendezvous (the server through which the processes find each other) and
+ * where its secret comes from. */
 static void
 print_rendezvous (const weft_launch *launch)
 {

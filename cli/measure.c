@@ -36,14 +36,15 @@ static const char examples[] = "  weft measure --model gpt2-nano --gpus 2 --outp
 #define GPT "model=gpt2-nano qk_layernorm=false activation=gelu "
 #define RELU2 "model=gpt2-nano qk_layernorm=false activation=squared_relu "
 #define LLAMA "model=llama-nano qk_layernorm=true activation=swiglu num_query_groups=2 "
-/* Every entry sets the same keys, so that no entry inherits a value from the one before it. */
+/* Every entry sets the same keys, because the settings of one entry remain when the next entry is
+ * applied. */
 static const char *const cpu_grid[] = {
   NARROW GPT,   MIDDLE GPT,   WIDE GPT,     NARROW RELU2,
   MIDDLE RELU2, NARROW LLAMA, MIDDLE LLAMA, WIDE LLAMA,
 };
 static const char *const cpu_precisions[] = { "fp32", "bf16", NULL };
 
-/* Two layers of published models: smaller models do not use all of a GPU. */
+/* Two layers of published models. Smaller models would not use all of a GPU. */
 static const char *const gpu_grid[] = {
   "model=gpt2 num_layers=2 seq_length=1024 micro_batch_size=16 ",
   "model=gpt2-xl num_layers=2 seq_length=1024 micro_batch_size=8 ",
@@ -87,7 +88,7 @@ struct asked {
   const struct weft_exec_ops *ops;
   const char *output;
   weft_measure *m;
-  gboolean launched; /* whether launch[], the host seconds of GPU launches, was measured */
+  gboolean launched; /* whether the host seconds of GPU launches, launch[], were measured */
   double launch[WEFT_N_HOST_COST];
 };
 
@@ -294,7 +295,7 @@ answer (const struct asked *a, const struct weft_job *job, GError **error)
   return !a->output || weft_cli_write (a->output, text, error);
 }
 
-/* Measures host times of launches, and copies between a GPU and its host. */
+/* Measures the host seconds of launches, and the copies between a GPU and its host. */
 static gboolean
 measure_hosts (struct asked *a, const struct weft_job *job, GError **error)
 {

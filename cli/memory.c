@@ -89,7 +89,7 @@ double_tensor (struct weft_job *job)
   return job->strategy.tensor_model_parallel_size <= weft_fabric_domain (&job->cluster);
 }
 
-/* Moves the optimizer state to host memory. */
+/* Changes the job so that its optimizer state is in host memory. */
 static gboolean
 offload_optimizer (struct weft_job *job)
 {
@@ -99,7 +99,8 @@ offload_optimizer (struct weft_job *job)
   return TRUE;
 }
 
-/* Halves the offloaded fraction of the optimizer state, for hosts with too little memory. */
+/* Halves the fraction of the optimizer state that is in host memory, for hosts with too little
+ * memory. */
 static gboolean
 offload_less (struct weft_job *job)
 {
@@ -114,7 +115,7 @@ static gboolean (*const changes[]) (struct weft_job *job) = {
   double_pipeline, double_tensor,    offload_optimizer, offload_less,
 };
 
-/* Maximum number of changes in one combination. */
+/* Largest number of changes that are combined. */
 enum { MOST_CHANGES = 3 };
 
 static gboolean
@@ -123,7 +124,8 @@ is_allowed (const struct weft_job *job)
   return weft_strategy_check (&job->strategy, NULL) && weft_job_check (job, NULL);
 }
 
-/* Whether a lower bound of the memory fits. The bound needs only a program of a few layers. */
+/* Whether a lower bound of the job's memory fits the GPU. The bound needs only a program of a few
+ * layers. */
 static gboolean
 may_fit (const struct weft_job *job)
 {

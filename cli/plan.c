@@ -78,7 +78,7 @@ number (int64_t value)
   return g_strdup_printf ("%" G_GINT64_FORMAT, value);
 }
 
-/* A number, or "-" for NAN. */
+/* A number as text; "-" for NaN. */
 static char *
 real (double value, int digits)
 {
@@ -119,7 +119,8 @@ is_risky (const struct page *page, const struct weft_job *job, const struct weft
   return weft_memory_is_risky (page->sure->bands, job, (double) c->bytes);
 }
 
-/* Memory in GB, with RISK behind it if the strategy may not fit. The caller frees the text. */
+/* The memory in GB as text, followed by RISK if the strategy may in reality not fit. The caller
+ * frees the text. */
 #define RISK "!"
 
 static char *
@@ -129,7 +130,8 @@ memory_text (const struct page *page, const struct weft_job *job, const struct w
                           is_risky (page, job, c) ? RISK : " ");
 }
 
-/* Whether the predictions cannot tell a strategy from the best. */
+/* Whether the predicted time of a strategy is so near to that of the best that the strategy may in
+ * reality be faster. */
 static gboolean
 is_tied (const struct page *page, const struct weft_candidate *c)
 {
@@ -205,7 +207,7 @@ clear_cells (struct cells *cells)
     g_free (cells->text[i]);
 }
 
-/* A strategy in one line: "tp 4, cp 1, ...". The caller frees the text. */
+/* A strategy as one line of text: "tp 4, cp 1, ...". The caller frees the text. */
 static char *
 strategy_text (const struct page *page, const struct weft_candidate *c)
 {
@@ -258,8 +260,8 @@ print_common (const struct cells *rows, const int *width)
     printf ("all with %s\n", text->str);
 }
 
-/* Leaves out tokens/s/GPU, then MFU, which follow from the step time, until rows fit the
- * terminal. */
+/* Leaves out columns until the rows fit the terminal: first tokens/s/GPU, then MFU, which both
+ * follow from the step time. */
 static void
 drop_columns (int *width, int terminal)
 {
@@ -417,7 +419,7 @@ print_counts (const weft_search *search)
   printf ("\n");
 }
 
-/* Prints the command of weft sim that simulates the best strategy. */
+/* Prints the command line of weft sim that simulates the best strategy. */
 static void
 print_command (const struct weft_job *job, gboolean graph)
 {

@@ -88,7 +88,8 @@ print_rows (const char *text)
   fputs (fitting ? fitting : text, stdout);
 }
 
-/* The lines above the program are comments, so the whole output can be parsed again. */
+/* Prints a program as text. The lines above it are comments, so that the parser can read the whole
+ * output. */
 static void
 print_text (const weft_plan *plan, uint32_t role)
 {
@@ -275,7 +276,7 @@ print_program (const struct request *request, const struct weft_job *job)
   return 0;
 }
 
-/* Maximum size of a program in text form, in bytes: about 10 million ops. */
+/* Largest size of a program as text, in bytes: about 10 million ops. */
 #define MOST_TEXT ((gsize) 1 << 31)
 
 static weft_program *
@@ -295,7 +296,7 @@ load_program (const char *path, GError **error)
   return NULL;
 }
 
-/* Reads the program of a file, checks it and prints it again. Returns the exit status. */
+/* Reads a program from a file, checks it and prints it. Returns the exit status. */
 static int
 reprint (const struct request *request)
 {
@@ -315,7 +316,7 @@ reprint (const struct request *request)
   return 0;
 }
 
-/* Whether the arguments describe a job: they name a file or set a setting of a job. */
+/* Whether the arguments describe a job. TRUE: they name a file or set a setting of a job. */
 static gboolean
 names_a_job (const weft_cli_input *input)
 {
@@ -337,7 +338,7 @@ check_read (const struct request *r, const weft_cli_input *input, GError **error
                          flag ? flag : "a job");
 }
 
-/* Refuses combinations of flags that exclude each other or have no effect together. */
+/* Refuses combinations of flags that contradict each other or have no effect together. */
 static gboolean
 check_request (const struct request *r, GError **error)
 {

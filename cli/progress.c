@@ -168,8 +168,8 @@ line_text (struct weft_cli_progress *p, const struct weft_trainer_line *line)
                 line->step % MAX (line->steps / KEPT_LINES, 1) == 0);
 }
 
-/* Raises SIGTERM, which the trainer has blocked and polls for, if the pipe on stdout is closed.
- * Ctrl-C in `weft train | tee` ends `tee` before the step ends. */
+/* If the pipe on stdout is closed, raises SIGTERM, a signal that the trainer has blocked and polls
+ * for. This is needed because ctrl-C in `weft train | tee` ends `tee` before the step ends. */
 static void
 stop_when_unread (void)
 {

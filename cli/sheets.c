@@ -298,7 +298,7 @@ column_width (const GPtrArray *rows, unsigned column)
   return width;
 }
 
-/* Number of columns, from the left, that fit the terminal; at least 1. */
+/* Number of columns, counted from the left, that fit the terminal; at least 1. */
 static unsigned
 columns_that_fit (const GPtrArray *rows)
 {
@@ -321,7 +321,8 @@ print_cells (const GPtrArray *rows, unsigned shown)
   }
 }
 
-/* Columns that do not fit the terminal are left out, from the right, and named. */
+/* Prints a table. Columns on the right that do not fit the terminal are left out, and a line names
+ * them. */
 static void
 print_list (const struct weft_cli_sheets *kind, const GPtrArray *pages)
 {

@@ -1,4 +1,4 @@
-/* sure.h - how sure a prediction is: the bands of planner/bands.h as text and as JSON. */
+/* sure.h - how certain a prediction is: the bands of planner/bands.h as text and as JSON. */
 #pragma once
 #include "planner/bands.h"
 #include <json-glib/json-glib.h>

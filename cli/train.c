@@ -19,7 +19,8 @@
 #include <string.h>
 #include <unistd.h>
 
-/* Exit status of a run that a signal stopped and that can be resumed: EX_TEMPFAIL of sysexits.h. */
+/* Exit status of a run that a signal stopped and that the user can resume: EX_TEMPFAIL of
+ * sysexits.h. */
 #define EXIT_INTERRUPTED 75
 
 static const char examples[] =
@@ -288,7 +289,7 @@ check_data (const struct train_ask *ask, const struct weft_job *job, GError **er
   return tokens != NULL;
 }
 
-/* Reads the flags of the chosen executor; refuses flags that it does not support. */
+/* Reads the flags for the chosen executor; refuses flags that this executor does not have. */
 static gboolean
 read_executor (struct train_ask *ask, const struct weft_exec_ops *ops, GError **error)
 {
@@ -387,7 +388,8 @@ print_header (const weft_plan *plan, const struct weft_exec_ops *ops, const stru
     fprintf (stderr, PREFIX "%s\n", lines[i]);
 }
 
-/* Writes trace and timeline of the last step. `timeline` is NULL if no step was run. */
+/* Writes the trace and the timeline of the last step to files. `timeline` is NULL if no step was
+ * run. */
 static gboolean
 write_files (const weft_plan *plan, const weft_timeline *timeline, const struct train_ask *ask,
              GError **error)
@@ -425,7 +427,7 @@ train (const weft_plan *plan, const struct weft_exec_ops *ops, const struct trai
   return status;
 }
 
-/* Connects to the other processes, if there are any, and trains. */
+/* Connects to the other processes, if there are any, and trains the job. */
 static int
 train_together (const weft_plan *plan, const weft_launch *launch, struct train_ask *ask,
                 const struct weft_exec_ops *ops, gboolean json)

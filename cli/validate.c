@@ -121,7 +121,7 @@ print_all (const weft_validation *v, int width)
   print_summaries (v, TRUE, width);
 }
 
-/* Maximum width of a line in columns, for files and wide terminals. */
+/* Maximum width of lines in columns, for files and for wide terminals. */
 enum { MOST_COLUMNS = 160 };
 
 struct refusals {
@@ -426,7 +426,7 @@ read_options (const struct ask *ask, struct weft_validate_options *options, GErr
   return options->executor != NULL;
 }
 
-/* Returns 3 if the mean error exceeds --max-mape, or if no row could be compared. */
+/* Exit status 3 if the mean error exceeds --max-mape, or if no row could be compared; else 0. */
 static int
 judge (const weft_validation *v, const char *text, double most)
 {
@@ -467,7 +467,7 @@ is_page_only (const weft_cli_input *input, const struct ask *ask)
   return ask->accuracy != NULL;
 }
 
-/* Writes the page of the bundled record, without predicting anything. */
+/* Writes the page of accuracy from the bundled record of errors, without predicting any row. */
 static int
 write_page (const struct ask *ask)
 {

@@ -7,5 +7,5 @@
 /* Prints one line for each sweep; nothing if there is none. */
 void weft_cli_print_sweeps (const weft_errors *errors);
 
-/* Adds members "sweeps" and "ratio_error" to the open object. */
+/* Adds the JSON members "sweeps" and "ratio_error" to the open object. */
 void weft_cli_add_sweeps (JsonBuilder *b, const weft_errors *errors);

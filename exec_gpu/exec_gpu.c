@@ -113,7 +113,7 @@ make_score (struct gpu_machine *m, uint32_t i)
   };
 }
 
-/* Whether a row is the first rank of its stage. All ranks of a stage have the same units. */
+/* Whether a rank is the first one of its stage. All ranks of a stage have the same launches. */
 static gboolean
 leads (const struct gpu_machine *m, uint32_t row)
 {
@@ -137,8 +137,8 @@ make_rank (struct gpu_machine *m, uint32_t row)
     weft_bind_init (&r->bind, m->base.plan, r->rank);
 }
 
-/* Finds the rows of the timeline, one per rank, that this process runs. All processes run equally
- * many ranks, in order: process 0 runs the first ranks. */
+/* Finds the ranks that this process runs. All processes run equally many ranks, in order: process 0
+ * runs the first ranks. */
 static void
 find_rows (struct gpu_machine *m)
 {

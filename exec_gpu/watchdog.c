@@ -9,7 +9,7 @@
 #include "exec_gpu/comm.h"
 #include "launch/rendezvous.h"
 
-#define LEAST_NAP 20u /* microseconds between two polls */
+#define LEAST_NAP 20u /* shortest pause between two polls, in microseconds */
 #define MOST_NAP 200u
 #define REPORT_SECONDS 3 /* time limit for the other processes to send their status */
 

@@ -15,7 +15,7 @@ struct sim_role {
   /* [position]: last op of the sequence of kernels from this position on that depends on no other
    * lane */
   uint32_t *stop;
-  GArray *speeds;   /* struct sim_speed */
+  GArray *speeds;   /* array of struct sim_speed */
 };
 
 /* The compute kernels of one rank. `cursor` is the position of the first op that has not ended.

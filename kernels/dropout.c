@@ -65,7 +65,7 @@ struct pass {
   /* add: an operand that is added after dropout, or NULL */
   const struct weft_operand *add, *in, *out;
   uint8_t *mask;
-  gboolean draws; /* generate the mask instead of reading it */
+  gboolean draws; /* TRUE: generate the mask; FALSE: read the mask that forward stored */
 };
 
 /* Processes n elements of one row, at most one stretch; `number` is the index of the random number

@@ -18,7 +18,8 @@ enum { IDS, TABLE, POSITIONS, Y };
 enum { BWD_IDS, DY, DTABLE, DPOSITIONS };
 enum { TOKENS, HIDDEN, PASSES };
 
-/* Number of elements of a table; 0 (any number) if ranks share the table. */
+/* Number of elements that a table must have; 0: the number is not checked, because tensor-parallel
+ * ranks have parts of the table. */
 static uint64_t
 table_size (const struct weft_kernel *k, gboolean positions)
 {
@@ -109,7 +110,7 @@ struct chain {
   const int32_t *next;
   /* if `ids` is NULL: distance from a token to the next token of the same position */
   uint64_t stride;
-  uint64_t n; /* number of tokens */
+  uint64_t n; /* number of tokens on this rank */
 };
 
 static uint64_t

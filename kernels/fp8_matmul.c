@@ -6,7 +6,7 @@
 #include "kernels/reference.h"
 #include "kernels/sums.h"
 
-/* Operands, in the order of core/ops.def. */
+/* Operand numbers, in the order of core/ops.def. */
 enum { X, X_SCALE, W, W_SCALE, B, Y };
 enum { DX = 4 };
 enum { WGRAD_DW = 4, WGRAD_DB };

@@ -127,7 +127,7 @@ turn_eight (const void *data, uint64_t at, uint64_t along, enum weft_dtype dtype
 
 struct panel {
   const struct weft_factor *from;
-  uint64_t at; /* index of the first term of the first row */
+  uint64_t at; /* index in the factor's array of the first term of the first row */
   uint64_t row, term;
   uint64_t rows, terms;
   uint32_t width;
@@ -222,7 +222,7 @@ pack_fp16 (const struct panel *p)
   pack_panel (p, WEFT_FP16);
 }
 
-/* The scale of an element of an fp8 factor with block scales. */
+/* The scale of an element of an fp8 factor that has one scale per block. */
 static float
 scale_at (const struct weft_factor *f, uint64_t row, uint64_t term)
 {

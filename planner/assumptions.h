@@ -34,7 +34,7 @@ weft_assumptions *weft_assumptions_load (const char *path, GError **error);
 void weft_assumptions_free (weft_assumptions *assumptions);
 G_DEFINE_AUTOPTR_CLEANUP_FUNC (weft_assumptions, weft_assumptions_free)
 
-/* One key of a rule that was applied to a row. */
+/* A key of a rule that was applied to a row of measurements. */
 struct weft_applied {
   /* names of a rule and of a key; both texts belong to struct weft_assumptions */
   const char *rule, *key;
@@ -72,10 +72,11 @@ enum weft_measured_graph { WEFT_MEASURED_GRAPH_LIST (WEFT_WORD_ID) WEFT_N_MEASUR
 typedef struct weft_row_job {
   struct weft_job job; /* the job; valid if weft_row_job_new() set no error */
   char *cell[WEFT_N_COLUMN]; /* texts of all cells of the row; rules have replaced blank cells */
-  GPtrArray *applied; /* the keys that were applied, struct weft_applied *, in order */
+  /* keys of rules that were applied to the row, struct weft_applied *, in order */
+  GPtrArray *applied;
   /* values of enum weft_measured_memory, _flops, _totals and _graph */
   int memory, flops, totals, graph;
-  int gigabyte;              /* enum weft_gigabyte: unit of the measured memory */
+  int gigabyte;              /* unit of the measured memory, value of enum weft_gigabyte */
 } weft_row_job;
 
 /* Makes the job of a row. If the job breaks a rule of rules.def, or a value needs a cell that is
@@ -86,8 +87,8 @@ weft_row_job *weft_row_job_new (const weft_assumptions *assumptions, const weft_
 void weft_row_job_free (weft_row_job *row);
 G_DEFINE_AUTOPTR_CLEANUP_FUNC (weft_row_job, weft_row_job_free)
 
-/* Seconds of the measured step: the printed time, or the time computed from tokens per second, from
- * FLOP/s or from their share of the specified rate; NaN if the row has none of these values. */
+/* The measured seconds of a step: the printed time, or the time computed from tokens per second,
+ * from FLOP/s or from the share of the specified rate. NaN if the row has none of these values. */
 double weft_row_job_seconds (const weft_row_job *row);
 
 /* Measured memory in bytes; NaN if the row has none. */

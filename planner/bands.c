@@ -98,7 +98,8 @@ view_init (struct view *v, const weft_errors *errors, enum weft_quantity quantit
     v->margin[nearness] = NAN;
 }
 
-/* Compares all rows, when the first margin needs it. */
+/* Finds the traits that are equal in each pair of rows. Called only when the first margin is
+ * computed. */
 static void
 compare_rows (struct view *v)
 {
@@ -253,8 +254,8 @@ struct outside {
   double low, high, by;
 };
 
-/* The published runs whose band is of this nearness, if the band is made without the runs of their
- * own source. `without`: a source whose runs are in no band. */
+/* The published runs whose bands have this nearness. The band of each run is made without the runs
+ * of its own source. `without`: a source whose runs are left out of every band. */
 static GArray *
 rows_outside (struct view *v, enum weft_nearness nearness, uint32_t without)
 {
@@ -280,7 +281,8 @@ rows_outside (struct view *v, enum weft_nearness nearness, uint32_t without)
   return all;
 }
 
-/* Each source has the weight 1. *n_source is the number of sources. */
+/* Gives each source the same weight, 1, divided among its rows. *n_source becomes the number of
+ * sources. */
 static GArray *
 weigh_by_source (const struct view *v, const GArray *outside, uint32_t *n_source)
 {

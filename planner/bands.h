@@ -74,7 +74,7 @@ struct weft_band {
  * can be computed. */
 typedef struct weft_bands weft_bands;
 
-/* `errors` must outlive the result. The caller frees it. */
+/* Prepares the bands. `errors` must outlive the result. The caller frees the result. */
 weft_bands *weft_bands_new (const weft_errors *errors);
 void weft_bands_free (weft_bands *bands);
 G_DEFINE_AUTOPTR_CLEANUP_FUNC (weft_bands, weft_bands_free)

@@ -234,8 +234,9 @@ bound_ranks (const struct asked *a)
   return bound;
 }
 
-/* Gets the segments of the job. If recompute_method is `block`, only some layers are recomputed,
- * and the bound needs segments with full recompute and segments without. */
+/* Measures the layers of the job (segments.h), or finds them in the cache. If recompute_method is
+ * `block`, only some layers are recomputed, and the bound needs segments with full recompute and
+ * segments without. */
 static void
 find_both (weft_segment_cache *cache, const struct weft_job *job, struct asked *a)
 {

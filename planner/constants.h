@@ -46,7 +46,8 @@ void weft_constants_set (const weft_constants *constants, const gboolean *applie
                          const double *values, union weft_cluster_fields *cluster,
                          union weft_stack *stack);
 
-/* "bf16_sustained of topology dgx-h100". The caller frees it. */
+/* The name of a constant as text: "bf16_sustained of topology dgx-h100". The caller frees the
+ * text. */
 char *weft_constant_name (const struct weft_constant *constant);
 
 /* Replaces the value of a constant in all files that contain it, and the comment on its line by

@@ -81,7 +81,8 @@ read_row (const struct reading *r, struct weft_error_row *row, GError **error)
                          wanted);
 }
 
-/* Takes `csv`, which may be NULL. */
+/* Makes the record of errors from the rows of `csv` and takes ownership of `csv`. NULL returns
+ * NULL. */
 static weft_errors *
 take (weft_csv *csv, GError **error)
 {

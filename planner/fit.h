@@ -27,6 +27,8 @@ struct weft_fit_options {
   const char *source;    /* pattern of the sources whose rows are used; NULL: all */
   /* function that reports progress; may be NULL */
   void (*progress) (void *user, const char *what, uint32_t done, uint32_t of);
+  gboolean thin; /* of runs that differ only in the number of GPUs and a global batch in proportion,
+                  * only the one with the fewest GPUs counts, unless its memory was measured */
   void *user;
 };
 

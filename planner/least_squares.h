@@ -31,8 +31,8 @@ double weft_least_squares_loss (const struct weft_least_squares *problem, const 
 void weft_least_squares_step (const struct weft_least_squares *problem, const double *x,
                               const double *r, const double *slope, double *next);
 
-/* Standard errors of the unknowns, from the curvature of the linear model at x and the scatter of
- * the residuals, without the prior. An unknown that no residual depends on has an infinite
- * error. */
+/* Computes the standard errors of the unknowns from the curvature of the linear model at x and the
+ * scatter of the residuals, without the prior. An unknown that no residual depends on has an
+ * infinite error. */
 void weft_least_squares_errors (const struct weft_least_squares *problem, const double *r,
                                 const double *slope, double *standard_error);

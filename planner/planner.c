@@ -24,7 +24,8 @@ struct searcher {
   uint32_t n_steps;    /* number of calls of attempt() */
   struct weft_search_plans plans;
   gboolean stopped;
-  GError *refused;     /* error of the first candidate whose step cannot be captured as a graph */
+  /* error of the first candidate whose step cannot be captured as a CUDA graph */
+  GError *refused;
   /* error of the first candidate that an internal check rejected (WEFT_FATE_FAULT) */
   GError *fault;
 };

@@ -81,8 +81,9 @@ typedef struct weft_search {
   /* if near_miss is TRUE and no candidate fits: number of GPUs of the smallest cluster that was
    * tried and on which a strategy fits; 0: no such cluster was found */
   uint32_t enough_gpus;
-  gboolean stopped; /* whether weft_search_options.stop ended the search: candidates may be missing,
-                     * and `gap` is 1 */
+  /* TRUE: weft_search_options.stop ended the search, so that candidates may be missing, and `gap`
+   * is 1 */
+  gboolean stopped;
   double gap, wall_seconds;
   struct weft_search_plans plans;
   /* error of the first candidate that an internal check rejected (WEFT_FATE_FAULT), owned; NULL:

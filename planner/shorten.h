@@ -18,7 +18,7 @@ struct weft_shortened {
  * rule. */
 struct weft_job weft_shorten_to (const struct weft_job *job, int64_t microbatches);
 
-/* Chooses the short steps of a job. */
+/* Chooses the short steps from which a job's step is extrapolated. */
 void weft_shorten (const struct weft_job *job, struct weft_shortened *shortened);
 
 /* The seconds and bytes of the long step, by extrapolation from the values of the short steps. */

@@ -55,8 +55,8 @@ has_replicas_alone (const struct weft_job *job)
   return job->strategy.distributed_config == WEFT_TORCH_DDP;
 }
 
-/* Number of GPUs divided by the tensor, context and pipeline parallel sizes. A size that the search
- * has not chosen yet is 1 or the user's value. */
+/* Number of GPUs divided by the tensor-, context- and pipeline-parallel sizes. A size that the
+ * search has not chosen yet counts as 1, or as the user's value. */
 static int64_t
 ranks_left (const struct weft_job *job)
 {
@@ -123,14 +123,15 @@ stages (const struct weft_job *job, int64_t out[MOST_VALUES])
   return n > 0 ? n : only (1, out);
 }
 
-/* Number of ranks that share one stage. */
+/* Number of ranks that share one pipeline stage. */
 static int64_t
 ranks_of_stage (const struct weft_job *job)
 {
   return job->cluster.n_gpus / job->strategy.pipeline_model_parallel_size;
 }
 
-/* Experts are small, so the search does not split them over tensor parallel ranks. */
+/* The only value is 1: experts are small, so the search does not split them over tensor-parallel
+ * ranks. */
 static uint32_t
 expert_tensor_ranks (const struct weft_job *job, int64_t out[MOST_VALUES])
 {

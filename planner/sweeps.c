@@ -17,7 +17,7 @@ by_sweep (const void *a, const void *b)
   return order ? order : (x->row > y->row) - (x->row < y->row);
 }
 
-/* Rows with a predicted and a measured time, sorted by sweep. */
+/* The rows with a predicted and a measured time, sorted by sweep. */
 static GArray *
 runs_of (const weft_errors *errors)
 {

@@ -30,7 +30,8 @@ struct weft_sweep_order {
   uint32_t pairs;            /* number of pairs of alike rows whose measured times differ */
   double right;              /* fraction of the `pairs` whose order is predicted right */
   const char *best;          /* id of the run with the shortest measured time */
-  uint32_t place;            /* place of `best` in the predicted order, from 1 */
+  /* place of `best`, the run with the shortest measured time, in the predicted order, from 1 */
+  uint32_t place;
   gboolean top;              /* whether `place` is in the first tenth of the order, rounded up */
 };
 

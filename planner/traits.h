@@ -31,8 +31,8 @@ struct weft_traits {
   int32_t capability; /* compute capability of the GPU (core/cluster.def); 0: unknown */
   uint32_t gpus;
   int32_t layout;     /* value of enum weft_layout */
-  gboolean experts;   /* the model has experts */
-  char precision[8];  /* of the products (WEFT_PRECISION_LIST) */
+  gboolean experts;   /* TRUE: the model has experts */
+  char precision[8];  /* dtype of the matrix products, a word of WEFT_PRECISION_LIST */
 };
 
 /* The traits of a job. The job must have been built (weft_job_build()). */

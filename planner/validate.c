@@ -13,7 +13,7 @@ struct run {
   weft_validation *validation;
 };
 
-/* What a worker says of one row. Messages are cut off if they are too long. */
+/* The result that a worker process returns for one row. Messages that are too long are cut off. */
 struct outcome {
   double predicted_s, measured_s, predicted_bytes, measured_bytes;
   gboolean apart, refused;
@@ -199,7 +199,8 @@ refuse (struct outcome *outcome, const GError *error)
   g_strlcpy (outcome->why, error->message, sizeof outcome->why);
 }
 
-/* Rows with the same text are a sweep: runs of one source with the same model, sequence and GPU. */
+/* Writes a name that is equal for all rows of a sweep: runs of one source with the same model,
+ * sequence length and GPU. */
 static void
 name_sweep (const weft_row_job *job, const char *source, char *sweep, gsize size)
 {

@@ -18,7 +18,8 @@ fail (const weft_error *error)
   return error->status;
 }
 
-/* Runs the microbatches of one step; all but the last only accumulate their gradients. */
+/* Runs the microbatches of one step. The backward of every microbatch but the last only accumulates
+ * gradients; the last one also launches their reduction. */
 static bool
 accumulate (weft_module *module, const weft_job_facts *job, weft_batches *batches, int32_t *tokens,
             weft_error *error)

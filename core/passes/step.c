@@ -1,6 +1,6 @@
-/* Builds the program of one pipeline stage: creates the state of all wings (subfolders of
- * core/passes), appends the ops of each cell of the pipeline schedule, appends the optimizer's ops,
- * and at the end rewrites the whole program. */
+/* Builds the program of one pipeline stage. Creates the state of all subfolders of core/passes,
+ * appends the ops of each forward and backward pass of the pipeline schedule, appends the
+ * optimizer's ops, and finally fuses ops in the whole program. */
 #include "core/passes/roof.h"
 #include "core/base/exact.h"
 #include "core/passes/layer/layer.h"
@@ -166,8 +166,8 @@ choose_types (struct weft_step *s)
   s->grad_dtype = s->main_dtype = s->strategy->grad_reduce_in_fp32 ? WEFT_FP32 : s->dtype;
 }
 
-/* Sets the sizes, the types and the model chunks of *s, and creates the private state of each wing
- * (subfolder of core/passes). No op is appended yet. */
+/* Sets the sizes, the types and the model chunks of *s, and creates the private state of each
+ * subfolder of core/passes. Appends no op. */
 void
 weft_step_begin (struct weft_step *s)
 {

@@ -1,8 +1,7 @@
 /* step.h - the programs of a job: one for a training step, and one for the initialization before
  * the first step.
  *
- * core/README.md states which wings (subfolders) of core/passes build a step, and in which
- * order. */
+ * core/README.md states which subfolders of core/passes build a step, and in which order. */
 #pragma once
 #include "core/job/job.h"
 #include "core/program/mesh.h"

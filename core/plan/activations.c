@@ -59,7 +59,8 @@ has_input_norms (const union weft_model *m)
   return m->norm_placement != WEFT_NORM_POST;
 }
 
-/* Adds the input of the norm after attention or after the MLP, if the model has such norms. */
+/* Adds the tensor that the norm after attention or after the MLP reads, if the model has such
+ * norms. */
 static void
 put_output_norm (struct list *l, const char *what)
 {

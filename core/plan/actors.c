@@ -18,7 +18,8 @@ struct colouring {
   /* [kind][first rank]: index in `outline` + 1 for the group that begins at this rank; 0: not
    * computed yet */
   uint32_t *outlined;
-  GArray *outline;        /* struct weft_coll_shape of the groups computed so far */
+  /* array of struct weft_coll_shape: the groups that were computed so far */
+  GArray *outline;
 };
 
 static const enum weft_group_kind moving[] = { WEFT_PATTERN_GROUPS };
@@ -230,7 +231,7 @@ latency_bits (const struct weft_route *route)
   return bits;
 }
 
-/* Hash of a group's placement. */
+/* Hash of the placement of a group on the cluster. */
 static uint64_t
 shape_bits (const struct weft_coll_shape *shape)
 {
@@ -430,15 +431,15 @@ gcd (uint32_t a, uint32_t b)
   return b ? gcd (b, a % b) : a;
 }
 
-/* How often flows of (actor, pattern) cross one link of each colour; the first link of the colour
- * is counted. */
+/* How often the flows of one actor in one traffic pattern cross a link of one colour. Links of a
+ * colour are crossed equally often, so only the first of them is counted. */
 struct crossing {
   uint32_t colour, actor, pattern, times;
 };
 
 struct crossings {
   GArray *all;
-  GHashTable *at; /* (colour, actor, pattern) -> index in `all` + 1 */
+  GHashTable *at; /* maps (colour, actor, pattern) to its index in `all` + 1 */
 };
 
 static void

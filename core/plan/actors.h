@@ -86,8 +86,8 @@ typedef struct weft_actors {
 weft_actors *weft_actors_new (const struct weft_fabric *fabric, const struct weft_mesh *mesh,
                               gboolean fold);
 
-/* Makes one actor per role, without links. Proofs about the order of ops use these actors, because
- * the order of ops does not depend on the cluster. */
+/* Makes one actor (representative rank) per role, without links. Proofs about the order of ops use
+ * these actors, because the order of ops does not depend on the cluster. */
 weft_actors *weft_actors_new_roles (const struct weft_mesh *mesh);
 void weft_actors_free (weft_actors *actors);
 G_DEFINE_AUTOPTR_CLEANUP_FUNC (weft_actors, weft_actors_free)

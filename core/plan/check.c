@@ -222,7 +222,7 @@ struct span {
  * segments are sorted and cover the whole arena. */
 struct segment {
   uint64_t from;
-  uint32_t owner; /* WEFT_NO_BUF: no buffer has used the segment yet */
+  uint32_t owner; /* newest buffer that has used the segment; WEFT_NO_BUF: none */
 };
 
 static struct span *

@@ -2,7 +2,8 @@
 #include "core/plan/fit.h"
 #include <string.h>
 
-/* Free bytes, and for each lane the number of its ops that must end before the bytes are reused. */
+/* A range of free bytes. until[lane]: number of ops of the lane that must end before the bytes are
+ * reused. */
 struct gap {
   uint64_t from, to;
   uint32_t until[WEFT_N_LANE];
@@ -23,7 +24,7 @@ struct region {
  * size (fit.h). FITTED takes longest. */
 enum packing { MIXED, SPLIT, SLABS, FITTED, N_PACKING };
 
-/* FITTED is not tried if a pool has more pairs of buffers to compare */
+/* largest number of pairs of buffers in a pool: with more pairs, packing FITTED is not tried */
 #define MOST_PAIRS 50000000u
 
 /* A slab: the buffers that one microbatch keeps for backward in a model chunk, or a part of them.
@@ -121,7 +122,7 @@ find_last_uses (struct planner *m)
         m->last_use[weft_buf_owner (p, p->uses[u].buf)].until[p->op[op].lane] = p->pos[op] + 1;
 }
 
-/* The op of a lane that must end last before the bytes of a gap are reused; WEFT_NO_OP: none. */
+/* The last op of a lane that must end before the bytes of a gap are reused; WEFT_NO_OP: none. */
 static uint32_t
 last_op (const struct planner *m, const struct gap *gap, int lane)
 {
@@ -136,8 +137,9 @@ enum readiness {
   READY       /* readiness without added dependencies */
 };
 
-/* The number of lanes on which an op of the gap may still run when `op` starts. This is the inner
- * loop of the planner, without branches so that compilers vectorise it. */
+/* The number of lanes on which an op that uses the bytes of the gap may still run when `op` starts.
+ * This is the inner loop of the memory planner; it has no branches, so that compilers vectorise
+ * it. */
 static int
 lanes_that_run (const struct planner *m, const struct gap *gap, uint32_t op)
 {
@@ -213,8 +215,8 @@ last_end (const struct planner *m, const struct gap *gap)
   return last;
 }
 
-/* Whether gap x is better than gap y, for gaps of equal readiness. TRUE: the wait for x is shorter,
- * or both waits are equal and x is smaller, so that fewer bytes stay unused. */
+/* Whether the range of free bytes x is better than y, for ranges of equal readiness. TRUE: the wait
+ * for x is shorter, or both waits are equal and x is smaller, so that fewer bytes stay unused. */
 static gboolean
 is_better (const struct planner *m, enum readiness ready, const struct gap *x, const struct gap *y)
 {
@@ -223,8 +225,9 @@ is_better (const struct planner *m, enum readiness ready, const struct gap *x, c
   return late < 0 || (late == 0 && x->to - x->from < y->to - y->from);
 }
 
-/* Index of the best free gap that is large enough and whose readiness (enum readiness) for the op
- * is at least `least`; -1 if there is none. A gap that needs no added dependencies is preferred. */
+/* Index of the best range of free bytes (struct gap) that is large enough and whose readiness (enum
+ * readiness) for the op is at least `least`; -1 if there is none. A range that needs no added
+ * dependencies is preferred. */
 static int
 best_gap (const struct planner *m, const GArray *free, uint64_t bytes, enum readiness least,
           uint32_t op)
@@ -538,8 +541,8 @@ fitting_clear (struct fitting *f)
 }
 
 /* Returns the first op from which on every op that is the first user of a buffer may reuse the
- * bytes of a gap with at least this readiness. If an op may reuse the bytes, so may later ops of
- * its lane. */
+ * bytes of a free range with at least this readiness. If an op may reuse the bytes, so may later
+ * ops of its lane. */
 static uint32_t
 free_from (const struct fitting *f, const struct gap *gap, enum readiness least)
 {

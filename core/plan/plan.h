@@ -39,6 +39,7 @@ weft_plan_cost (const weft_plan *plan)
     .table = plan->table,
     .deterministic = k->deterministic_mode,
     .fp8 = (enum weft_fp8_price) k->fp8_priced_as,
+    .fp8_weights = weft_job_fp8_lifetime (&plan->job),
     .drops = k->attention_priced_with_dropout,
     .fp8_attention = k->attention_priced_in_fp8,
     .loss = !k->cross_entropy_loss_fusion ? 1 : native ? plan->job.stack.loss_native_share : 0
@@ -92,17 +93,17 @@ G_DEFINE_AUTOPTR_CLEANUP_FUNC (weft_plan, weft_plan_free)
 void weft_plan_price (weft_plan *plan, const union weft_cluster_fields *cluster,
                       const union weft_stack *stack);
 
-/* Runs all proofs of check.h again. */
+/* Runs all proofs of check.h on a plan again. */
 gboolean weft_plan_check (const weft_plan *plan, GError **error);
 
 /* GPU bytes that libraries allocate outside the arena, from the stack's values for context,
  * communicators and workspace; 0 on topology cpu. */
 uint64_t weft_plan_reserved_bytes (const weft_plan *plan, uint32_t role);
 
-/* Peak GPU bytes while weights are created for Megatron-FSDP: the sharded weights and masters that
- * the rank keeps, plus the whole module that the shards are cut from. If init_fsdp_with_meta_device
- * is on, the largest bucket of the module is counted in place of the whole module. 0 for a strategy
- * that does not cut shards from a whole module. */
+/* Peak GPU bytes while Megatron-FSDP creates the weights: the sharded weights and masters that the
+ * rank keeps, plus the whole module that the shards are cut from. If init_fsdp_with_meta_device is
+ * on, only the largest bucket of the module is counted instead of the whole module. 0 for all other
+ * strategies. */
 uint64_t weft_plan_init_bytes (const weft_plan *plan, uint32_t role);
 
 /* GPU bytes that an executor allocates for the arenas of a role. */
@@ -116,17 +117,17 @@ uint64_t weft_plan_used_bytes (const weft_plan *plan, uint32_t role);
  * returns these bytes to the driver before memory runs out. 0 for software with an arena. */
 uint64_t weft_plan_cached_bytes (const weft_plan *plan, uint32_t role);
 
-/* GPU bytes that a role uses, and GPU bytes reserved by libraries for the role. */
+/* GPU bytes that a role uses, plus the GPU bytes that libraries reserve for it. */
 uint64_t weft_plan_peak_bytes (const weft_plan *plan, uint32_t role);
 
-/* GPU bytes used and reserved, of the role with the largest sum. */
+/* GPU bytes that a role uses, plus reserved bytes, of the role with the largest sum. */
 uint64_t weft_plan_worst_bytes (const weft_plan *plan);
 
 /* GPU bytes that are live and reserved, without fragmentation, of the role with the largest sum: a
  * lower bound for any placement of buffers. */
 uint64_t weft_plan_least_bytes (const weft_plan *plan);
 
-/* Planned bytes of the host pools of all ranks on the fullest node. */
+/* Planned bytes of the host pools of all ranks of the node that needs most. */
 uint64_t weft_plan_host_bytes (const weft_plan *plan);
 
 /* Whether the host pools fit in the host memory of every node. */

@@ -186,7 +186,7 @@ same_collective (const struct run *x, uint32_t a, uint32_t op_a, uint32_t b, uin
          strcmp (p->name[i->name], q->name[j->name]) == 0 && same_shape (x, a, op_a, b, op_b);
 }
 
-/* The ops of the launch group at the head of a lane; sets *n to their number. */
+/* The ops of the launch group that the next op of a lane begins; sets *n to their number. */
 static const uint32_t *
 group_of (const struct run *x, uint32_t actor, enum weft_lane lane, uint32_t *n)
 {
@@ -327,8 +327,8 @@ post_transfer (struct run *x, uint32_t actor, uint32_t op, double ready)
   meet (x, peer, other, begin, end);
 }
 
-/* Whether all ops of the launch group at the head of a lane may start. Raises *ready to the time of
- * the last of them. */
+/* Whether all ops of the launch group that a lane begins next may start. Raises *ready to the time
+ * at which the last of them may start. */
 static gboolean
 group_ready (const struct run *x, uint32_t actor, enum weft_lane lane, double *ready)
 {

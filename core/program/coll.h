@@ -79,13 +79,14 @@ struct weft_coll_shape {
   enum weft_fabric_style style;
   uint32_t n, side[WEFT_MAX_AXES], stride[WEFT_MAX_AXES];
   gboolean uniform, ring[WEFT_MAX_AXES];
-  /* latency in seconds of one step in protocol Simple */
+  /* latency of one step in protocol Simple, in seconds: along each axis, and (next_latency) of a
+   * shift to the next rank */
   double latency[WEFT_MAX_AXES], next_latency;
   /* cluster of the fabric; the cluster must outlive the shape */
   const struct weft_cluster *cluster;
   uint32_t n_load, n_next;
-  /* next: loads of a shift, in which each rank sends to the next; all flows of a shift count as way
-   * 0 */
+  /* next: loads of links in a shift, in which each rank sends to the next rank; the flows of a
+   * shift are counted as way 0 */
   struct weft_load *load, *next;
 };
 
@@ -95,10 +96,13 @@ struct weft_traffic {
   /* bytes of one flow of each way in the whole collective, with the flags of the protocol */
   double bytes[WEFT_MAX_WAYS];
   uint32_t steps[WEFT_MAX_AXES];
-  double step[WEFT_MAX_AXES];    /* seconds of one step along each axis */
-  double latency;                /* base latency plus the latency of all steps, in seconds */
-  double seconds;                /* by the closed formula, without other traffic */
-  double estimate;               /* seconds that the library assumes when it chooses */
+  /* seconds of one step of the collective along each axis of the fabric */
+  double step[WEFT_MAX_AXES];
+  double latency; /* base latency plus the latency of all steps, in seconds */
+  /* duration in seconds by the closed formula, without other traffic on the links */
+  double seconds;
+  /* duration in seconds that the collective library estimates when the library chooses */
+  double estimate;
 };
 
 /* Returns the axis along which the flows of a way (class of flows, fabric.h) move. */
@@ -122,9 +126,9 @@ void weft_coll_shape_release (struct weft_coll_shape *shape);
 /* Which algorithms weft_coll_plan() may choose. Canonical order (one order of summation for all
  * strategies) requires the direct algorithm: one rank receives all terms of a sum and adds them. */
 enum weft_coll_choice {
-  WEFT_COLL_QUICKEST,  /* the fastest pair by the estimate of the library */
+  WEFT_COLL_QUICKEST, /* chooses the fastest algorithm and protocol by the library's estimate */
   WEFT_COLL_CANONICAL,
-  /* setting deterministic_mode, which pins NCCL to one algorithm (NCCL_ALGO) */
+  /* chooses a ring: setting deterministic_mode, which pins NCCL to one algorithm (NCCL_ALGO) */
   WEFT_COLL_RING
 };
 
@@ -151,7 +155,7 @@ uint32_t weft_coll_steps (const struct weft_traffic *traffic);
 /* Latency in seconds of step number `step`. Steps along the last axis have the lowest numbers. */
 double weft_coll_step_latency (const struct weft_traffic *traffic, uint32_t step);
 
-/* Latency in seconds before the first step. */
+/* Latency in seconds before the first step of a collective. */
 double weft_coll_base_latency (const struct weft_traffic *traffic);
 
 /* A collective is a list of moves. In round r, rank `from` sends piece `piece` of n to rank `to`,

@@ -10,11 +10,12 @@
 
 /* Latencies and transfer limit of one algorithm with one protocol. */
 struct weft_coll_terms {
-  double base;                /* latency in seconds before the first step */
-  double step[WEFT_MAX_AXES]; /* latency in seconds of one step along each axis */
-  /* lower limit of the transfer time in seconds, however fast the links are */
+  double base; /* base: latency in seconds before the first step of a collective */
+  /* step: latency in seconds of each step of a collective, by axis of the fabric */
+  double step[WEFT_MAX_AXES];
+  /* least: lower limit of the transfer time in seconds, however fast the links are */
   double least;
-  /* another lower limit, which the estimate of the library does not include (coll.h) */
+  /* hidden: another lower limit, which the estimate of the library does not include (coll.h) */
   double hidden;
 };
 
@@ -28,16 +29,17 @@ struct weft_coll_algorithm {
   void (*steps) (enum weft_op_kind kind, const struct weft_coll_shape *s,
                  uint32_t steps[WEFT_MAX_AXES]);
 
-  /* Changes *terms, which the protocol has set, for an algorithm whose flows move `bytes` for a
-   * tensor of `whole` bytes. May be NULL. `stack` may be NULL. */
+  /* Changes *terms for an algorithm whose flows move `bytes` for a tensor of `whole` bytes. Before
+   * the call, *terms has the latencies and the transfer limit of the protocol. NULL: the algorithm
+   * changes nothing. `stack` may be NULL. */
   void (*adjust) (const struct weft_coll_shape *s, const union weft_stack *stack,
                   enum weft_protocol protocol, double whole, const double bytes[WEFT_MAX_WAYS],
                   struct weft_coll_terms *terms);
   /* bit of enum weft_algorithm, if the library must list the algorithm before the algorithm can be
    * chosen; 0: always available */
   unsigned choices;
-  gboolean relays;  /* TRUE: ranks pass on chunks that they receive, and wait for each chunk */
-  gboolean simple;  /* TRUE: the algorithm exists in protocol Simple only */
+  gboolean relays; /* TRUE: ranks pass on chunks that they receive, and wait for each chunk */
+  gboolean simple; /* TRUE: the algorithm exists in protocol Simple only */
 };
 
 struct weft_coll_style {
@@ -59,13 +61,14 @@ extern const struct weft_coll_style weft_coll_tiers, weft_coll_grid;
  * the protocol. */
 gboolean weft_coll_has_protocol (const struct weft_coll_shape *s, enum weft_protocol protocol);
 
-/* The terms of a protocol for flows of `bytes` data, for a tensor of `whole` bytes. */
+/* Sets *terms to the latencies and the transfer limit of a protocol. `whole`: bytes of the tensor;
+ * `bytes`: data that one flow of each way (class of flows, fabric.h) moves. */
 void weft_coll_terms_of (const struct weft_coll_shape *s, const union weft_stack *stack,
                          enum weft_protocol protocol, double whole,
                          const double bytes[WEFT_MAX_WAYS], struct weft_coll_terms *terms);
 
-/* Bytes that a flow occupies on its links for each byte of data: with flags, and with collisions
- * between nodes. */
+/* Bytes that one byte of a flow's data occupies on a link. This factor includes the flags of the
+ * protocol. For flows between nodes, it also includes the slowdown by collisions at switches. */
 double weft_coll_wire (const struct weft_coll_shape *s, enum weft_protocol protocol, uint32_t way);
 
 /* Seconds that a rank waits for each chunk that it receives and passes on to the next rank. */

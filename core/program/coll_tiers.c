@@ -113,9 +113,9 @@ adjust_ring (const struct weft_coll_shape *s, const union weft_stack *stack,
 
 /* Multiples of the tensor size S that a node sends to other nodes, in two trees. The node sends
  * S / 2 to each neighbour in each tree. With four or more nodes, a node has a parent and two
- * children in one tree and is a leaf of the other tree: 2 S. Two nodes have one neighbour in each tree: S.
- * Three nodes form two chains, whose middles differ: 3/2 S.  (ncclGetDtree in src/graph/trees.cc of
- * NVIDIA/nccl.) */
+ * children in one tree and is a leaf of the other tree: 2 S. Two nodes have one neighbour in each
+ * tree: S. Three nodes form two chains, whose middles differ: 3/2 S.  (ncclGetDtree in
+ * src/graph/trees.cc of NVIDIA/nccl.) */
 static double
 tree_share (const struct weft_coll_shape *s)
 {

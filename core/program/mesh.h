@@ -12,7 +12,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* constant, word, lane of the group's ops, members */
+/* The kinds of groups (process groups). Each row: constant, name, lane of the group's collectives,
+ * members. */
 #define WEFT_GROUP_LIST(X)                                                                         \
   X (WEFT_GROUP_NONE, "-", WEFT_LANE_GPU, "no group: a local op")                                  \
   X (WEFT_GROUP_TP, "tp", WEFT_LANE_TP, "ranks that share every matrix product")                   \
@@ -49,9 +50,10 @@ const char *weft_group_word (enum weft_group_kind kind);
 struct weft_mesh {
   uint32_t tp, cp, dp, pp; /* sizes of the dense parallel axes */
   uint32_t n_ranks;
-  uint32_t cp_heads; /* ranks of a Ulysses group: context parallel ranks that exchange heads. A
-                      * ring has one rank of each Ulysses group */
-  uint32_t ep, etp;        /* sizes of the expert parallel axes; 1 in a model without experts */
+  /* number of ranks in a Ulysses group: context parallel neighbours that exchange heads by an
+   * all-to-all. Ring attention runs among cp / cp_heads ranks, one of each Ulysses group */
+  uint32_t cp_heads;
+  uint32_t ep, etp; /* sizes of the expert parallel axes; 1 in a model without experts */
   /* number of full copies of the sharded state (optimizer instances). With one copy the groups
    * intra, inter, outer and instance are empty */
   uint32_t instances;
@@ -67,8 +69,8 @@ struct weft_mesh {
   /* TRUE: bidirectional schedule, in which rank p-1-r of a pipeline of p ranks holds copies of the
    * stages of rank r */
   uint32_t mirror;
-  /* TRUE: the stage after the last is the first, because every rank holds several model chunks
-   * (virtual pipeline stages) */
+  /* TRUE: the stage after the last rank's stage is on the first rank again, because every rank
+   * holds several model chunks (virtual pipeline stages) */
   uint32_t ring;
 };
 
@@ -86,7 +88,7 @@ weft_mesh_stage_size (const struct weft_mesh *m)
   return m->tp * m->cp * m->dp;
 }
 
-/* Number of ranks that hold the same experts. */
+/* Number of ranks that hold copies of the same experts. */
 static inline uint32_t
 weft_mesh_expert_replicas (const struct weft_mesh *m)
 {
@@ -125,7 +127,8 @@ weft_mesh_expert_sharing (const struct weft_mesh *m)
   return m->expert_instances > 1 ? WEFT_GROUP_EDP_INTRA : WEFT_GROUP_EDP;
 }
 
-/* The number of slices of the optimizer state: of dense weights, and of experts. */
+/* Number of slices into which the optimizer state is divided: of dense weights (weft_mesh_slots),
+ * and of experts (weft_mesh_expert_slots). */
 static inline uint32_t
 weft_mesh_slots (const struct weft_mesh *m)
 {
@@ -138,8 +141,8 @@ weft_mesh_expert_slots (const struct weft_mesh *m)
   return weft_mesh_expert_replicas (m) / m->expert_instances * m->outer_slices;
 }
 
-/* Number of the optimizer slice that a rank owns. `place` is the rank's index in group dp; for
- * slices of experts, its index in group edp. */
+/* Number of the optimizer slice that a rank owns. `place` is the rank's index in group dp, and for
+ * slices of expert weights the rank's index in group edp. */
 static inline uint32_t
 weft_mesh_slot (const struct weft_mesh *m, uint32_t place)
 {
@@ -162,7 +165,7 @@ weft_mesh_across (const struct weft_mesh *m)
   return m->hybrid ? WEFT_GROUP_OUTER : WEFT_GROUP_INTER;
 }
 
-/* The pipeline stage of a rank: its role. */
+/* The pipeline stage (role) to which a rank belongs. */
 static inline uint32_t
 weft_mesh_stage (const struct weft_mesh *m, uint32_t rank)
 {
@@ -175,7 +178,7 @@ weft_mesh_stage (const struct weft_mesh *m, uint32_t rank)
 #define WEFT_NO_RANK UINT32_MAX
 uint32_t weft_mesh_beside (const struct weft_mesh *m, uint32_t rank, int by);
 
-/* Returns the group of this kind that contains a rank. */
+/* Returns the group of kind `kind` that contains a rank. */
 struct weft_group weft_mesh_group (const struct weft_mesh *m, uint32_t rank,
                                    enum weft_group_kind kind);
 
@@ -203,8 +206,8 @@ weft_mesh_place (const struct weft_mesh *m, uint32_t rank, enum weft_group_kind 
   return (struct weft_place){ weft_group_index (&g, rank), weft_group_size (&g) };
 }
 
-/* Whether the ranks of pipeline stage `role` belong to groups of this kind. */
+/* Whether the ranks of pipeline stage `role` belong to groups of kind `kind`. */
 int weft_mesh_has_role (const struct weft_mesh *m, enum weft_group_kind kind, uint32_t role);
 
-/* Number of ranks in a group of this kind. */
+/* Number of ranks in a group of kind `kind`. */
 uint32_t weft_mesh_group_size (const struct weft_mesh *m, enum weft_group_kind kind);

@@ -179,7 +179,7 @@ struct adder {
   double rounding;                /* seconds */
 };
 
-/* The label of an op without the number at its end: "bucket" for "bucket 3". */
+/* The label of an op, without the number at its end: "bucket" for "bucket 3". */
 static const char *
 label_of (const weft_program *p, uint32_t op)
 {
@@ -512,7 +512,8 @@ sum_kinds (const GArray *labels)
   return kinds;
 }
 
-/* Fills c->sum: the kinds, largest first, and after each kind its labels. */
+/* Fills c->sum with the sums over op kinds, largest first; after each kind, the sums over its
+ * labels. */
 static void
 order_sums (weft_compare *c, GArray *labels)
 {

@@ -34,7 +34,7 @@ struct weft_compare_sum {
   double seconds[WEFT_N_COMPARE], wait[WEFT_N_COMPARE];
 };
 
-/* One op of a role, with its seconds on the rank where A and B differ most. */
+/* An op of a role, with its seconds in A and B on the rank where the two differ most. */
 struct weft_compare_op {
   uint32_t rank;
   uint32_t role, op;
@@ -60,11 +60,12 @@ typedef struct weft_compare {
   /* array of weft_compare_sum: the op kinds, largest time first, and after each kind its labels,
    * largest time first */
   GArray *sum;
-  GArray *worst;   /* weft_compare_op: largest difference first */
-  GArray *setting; /* weft_compare_setting: settings that differ between the jobs */
+  GArray *worst;   /* array of weft_compare_op, largest difference first */
+  GArray *setting; /* array of weft_compare_setting: the settings that differ between the jobs */
 } weft_compare;
 
-/* Differences below this share of the longer step are rounding and are not listed. */
+/* Differences that are below this fraction of the longer step are rounding errors and are not
+ * listed. */
 #define WEFT_COMPARE_ROUNDING 1e-9
 
 /* Compares two sides (plans with timelines), which must outlive the comparison. `most_worst` is the

@@ -4,7 +4,7 @@
 
 enum { A = WEFT_COMPARE_A, B = WEFT_COMPARE_B, SIDES = WEFT_N_COMPARE };
 
-/* Adds member "ratio", B / A; null if A is 0. */
+/* Adds the JSON member "ratio", which is B / A; null if A is 0. */
 static void
 add_ratio (JsonBuilder *b, const double *seconds)
 {

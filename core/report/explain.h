@@ -50,9 +50,10 @@ enum weft_explain_topic {
 struct weft_explain_row {
   char *what, *formula;
   double value;     /* value of a single occurrence */
-  const char *unit; /* "B", "s", "FLOP", "FLOP/s", "%" (value is a fraction), "" */
+  /* unit of the value: "B", "s", "FLOP", "FLOP/s", "%" (the value is a fraction), or "" */
+  const char *unit;
   uint32_t count;   /* number of times that this value occurs in a step; 0: not counted */
-  gboolean sum;     /* whether `value` is the sum of the rows above */
+  gboolean sum;     /* TRUE: `value` is the sum of the rows above */
 };
 
 struct weft_explain_section {

@@ -40,8 +40,8 @@ count (struct weft_memory_stalls *stalls, const weft_program *p, const struct we
 
 /* ---------------------------------------------------------------------- seconds */
 
-/* Index of the first memory wait of an op; if the op has no memory wait, of the next op that has
- * one. */
+/* Index of the first wait for memory of an op; if the op has none, the index of the next op's first
+ * wait. */
 static uint32_t
 first_wait (const struct weft_memory *memory, uint32_t op)
 {
@@ -68,8 +68,10 @@ is_for_memory (const struct weft_memory *memory, uint32_t op, uint32_t on)
 
 /* What the start of a launch depends on. */
 struct need {
-  double ready;  /* time at which all dependencies except memory waits had ended */
-  uint32_t last; /* op of the memory wait that ended last; WEFT_NO_OP: no memory wait */
+  double ready;  /* time at which all dependencies except waits for memory had ended */
+  /* the op whose end was waited for last, of all waits for memory; WEFT_NO_OP: no wait for
+   * memory */
+  uint32_t last;
 };
 
 static void

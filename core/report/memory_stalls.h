@@ -9,8 +9,8 @@
 #pragma once
 #include "core/exec/timeline.h"
 
-/* Ops that wait until an op of one kind, on one lane, has released the memory that they need. All
- * kernels of lane gpu count as one kind. */
+/* The ops that wait until an op of one kind, on one lane, has released the memory that they need.
+ * All kernels of lane gpu count as one kind. */
 struct weft_memory_stall {
   enum weft_lane lane;
   enum weft_op_kind kind; /* WEFT_N_OP: the kernels of lane gpu */
@@ -22,7 +22,8 @@ struct weft_memory_stall {
 
 struct weft_memory_stalls {
   uint32_t n_op, n_kernel; /* number of ops that wait; number of these ops that run on lane gpu */
-  double held_s;           /* seconds, mean over the ranks of the role; 0 if there is no timeline */
+  /* seconds of waiting, mean over the ranks of the role; 0 if there is no timeline */
+  double held_s;
   /* array of struct weft_memory_stall, ordered by the first op of each; NULL: no op waits */
   GArray *cause;
 };

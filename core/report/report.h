@@ -94,7 +94,8 @@ struct weft_report_startup {
 
 typedef struct weft_report {
   const weft_plan *plan;         /* borrowed */
-  const weft_timeline *timeline; /* borrowed; NULL: only memory is reported */
+  /* the timeline, owned by the caller; NULL: only memory is reported */
+  const weft_timeline *timeline;
   struct weft_report_iteration iteration;
   struct weft_report_overlap overlap;
   /* indexed by lane; the elements of lanes gpu and host stay empty */
@@ -125,7 +126,7 @@ void weft_report_add_startup (weft_report *report, const weft_plan *startup,
  * MFU. */
 double weft_report_printed_peak (const struct weft_job *job);
 
-/* ANSI colour codes. */
+/* ANSI codes of the colours in text bars. */
 enum weft_ink {
   WEFT_INK_NONE,
   WEFT_INK_RED = 31,
@@ -137,8 +138,8 @@ enum weft_ink {
   WEFT_INK_GREY = 90
 };
 
-/* Parts of the memory of a role, in the order they are shown: the rows of WEFT_BUF_KIND_LIST,
- * padding, reserved. */
+/* Parts of the memory of a role, in the order in which they are shown: the rows of
+ * WEFT_BUF_KIND_LIST, padding, reserved. */
 enum { WEFT_REPORT_PADDING = WEFT_N_BUF_KIND, WEFT_REPORT_RESERVED, WEFT_N_REPORT_PART };
 struct weft_report_part {
   const char *word;
@@ -183,7 +184,7 @@ struct weft_report_style {
   gboolean colour; /* ANSI escapes */
 };
 
-/* Prints the whole page: job, numbers, communication, memory, pipeline. */
+/* Prints the whole report: job, numbers, communication, memory, pipeline. */
 void weft_report_print (const weft_report *report, struct weft_report_style style, GString *out);
 
 /* Prints one line that names model, cluster and stack. */

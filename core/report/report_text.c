@@ -478,7 +478,7 @@ seek (const weft_timeline *t, const weft_program *p, uint32_t row, int lane, dou
   return low;
 }
 
-/* The op that runs on a lane at time `now`, or WEFT_NO_OP. */
+/* The op that runs on a lane at time `now`; WEFT_NO_OP if none runs. */
 static uint32_t
 running (const weft_timeline *t, const weft_program *p, uint32_t row, int lane, double now)
 {

@@ -57,7 +57,7 @@ is_timed (const struct trace *tr, uint32_t row, uint32_t op)
  * remaining members share the last row. */
 enum { MOST_ROWS = 16 };
 
-/* Index of an op in its group of transfers, which start and end together. */
+/* The position, from 0, of an op in its group of transfers, which start and end together. */
 static uint32_t
 place_in_group (const weft_program *p, uint32_t op)
 {
@@ -229,7 +229,7 @@ write_phase (struct trace *tr, uint32_t row, uint32_t start, uint32_t stop)
   g_string_append_c (out, '}');
 }
 
-/* Writes the phases of a row, which are nested. */
+/* Writes the timed phases of a row as slices. Phases may be nested. */
 static void
 write_phases (struct trace *tr, uint32_t row)
 {
@@ -378,7 +378,7 @@ write_stage_arrows (struct trace *tr, uint32_t row)
  * of its last op. */
 struct change {
   double at;
-  /* orders changes of memory that happen at the same time: the ops of a program have this order */
+  /* number of the op; changes of memory at the same time are in the order of the ops */
   uint32_t op;
   uint32_t buf;
   gboolean goes;

@@ -14,7 +14,8 @@ struct weft_cell {
   uint8_t phase; /* the pass: WEFT_PHASE_FORWARD, _BACKWARD, _INPUT_GRAD or _WEIGHT_GRAD */
   uint8_t chunk;
   uint16_t micro;
-  uint16_t paired; /* runs together with the next cell: a forward and the backward after it */
+  /* TRUE: the cell runs together with the next cell; one is a forward, the other a backward */
+  uint16_t paired;
 };
 
 typedef struct weft_grid {
@@ -55,7 +56,7 @@ gboolean weft_grid_prev (const weft_grid *grid, uint32_t *rank, uint32_t *chunk)
 /* Whether each rank sends activations to the next rank, and the last rank sends to the first. */
 gboolean weft_grid_is_ring (const weft_grid *grid);
 
-/* Whether any backward is split into I and W. */
+/* Whether any backward is split into I (input gradients) and W (weight gradients). */
 gboolean weft_grid_splits (const weft_grid *grid);
 
 /* Why programs cannot be built for this placement of stages, as text for a message; NULL if they

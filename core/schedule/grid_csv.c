@@ -165,7 +165,7 @@ read_line (struct reader *r, const char *line)
 
 /* --------------------------------------------------------------- placement of stages */
 
-/* A stage on a rank, and its first microbatch. */
+/* A stage on one rank, and the first microbatch that it runs. */
 struct piece {
   uint32_t rank, stage, first_micro, copy;
 };

@@ -98,7 +98,7 @@ weft_grid_ascii (const weft_grid *grid, uint32_t width)
   return g_string_free (text, FALSE);
 }
 
-/* Lengths in SVG units, which are pixels at natural size. */
+/* Lengths in SVG units, which are pixels at the picture's natural size. */
 enum {
   LEFT = 56,
   TOP = 8,

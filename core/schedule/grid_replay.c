@@ -72,7 +72,7 @@ ready (const struct replay *r, uint32_t rank, const struct weft_cell *cell, doub
   return start;
 }
 
-/* Number of cells that start together: 2 for a pair. */
+/* Number of cells that start together: 2 for a pair, else 1. */
 static uint32_t
 n_together (const struct replay *r, uint32_t rank)
 {
@@ -354,7 +354,7 @@ blame (const struct replay *r, uint32_t rank, GError **error)
                          waiter, text, owner, blocker);
 }
 
-/* Checks that the two halves of every pair can run together. */
+/* Checks that a cell and its partner can run together, if the cell is paired. */
 static gboolean
 check_pair (const weft_grid *grid, uint32_t rank, uint32_t i, GError **error)
 {

@@ -9,7 +9,7 @@ enum weft_work { WEFT_WORK_FORWARD, WEFT_WORK_INPUT, WEFT_WORK_WEIGHT, WEFT_N_WO
 /* The work items that cells of a phase do, and the letter of the phase in text pictures. A phase
  * without work items cannot be a cell. */
 struct weft_cell_kind {
-  uint8_t works; /* bits of enum weft_work */
+  uint8_t works; /* work items that cells of this phase do: bits of enum weft_work */
   char glyph;   /* character for microbatch 0; microbatch m has character glyph + m % 10 */
 };
 

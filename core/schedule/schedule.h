@@ -20,9 +20,10 @@ struct weft_grid;
 struct weft_grid_spec {
   enum weft_schedule schedule;
   uint32_t n_ranks;
-  uint32_t n_chunks; /* virtual_pipeline_model_parallel_size; 0: the schedule's own number */
+  /* virtual_pipeline_model_parallel_size of the job; 0: the schedule sets the number */
+  uint32_t n_chunks;
   uint32_t n_micro;
-  uint32_t group;        /* microbatch_group_size_per_vp_stage; 0: n_ranks */
+  uint32_t group;        /* microbatch_group_size_per_vp_stage of the job; 0: n_ranks */
   /* number of additional warm-up forwards; with them, a later forward and the backward after it are
    * independent and can run as a pair */
   uint32_t extra_warmup;
@@ -43,7 +44,9 @@ enum weft_grid_shape { WEFT_GRID_LOOP, WEFT_GRID_V, WEFT_GRID_TWO_WAYS };
 /* What the planner's lower bounds of time and memory may assume about a schedule
  * (planner/bound.c). */
 enum weft_in_flight {
-  WEFT_IN_FLIGHT_UNKNOWN, /* nothing, so the planner has no lower bound */
+  /* bounds may assume nothing about the microbatches in flight, so the planner has no lower
+   * bound */
+  WEFT_IN_FLIGHT_UNKNOWN,
   /* the warm-up of 1F1B runs before the first backward; the pipeline idles while it fills and
    * drains */
   WEFT_IN_FLIGHT_WARM_UP,
@@ -51,7 +54,7 @@ enum weft_in_flight {
   WEFT_IN_FLIGHT_ALL,
 };
 
-/* Which pass creates the transfers between stages. */
+/* Which pass creates the transfers between pipeline stages. */
 enum weft_schedule_exchange {
   WEFT_EXCHANGE_FREE,    /* each transfer is launched separately (exchange_free.c) */
   /* transfers are launched as in Megatron-Core's own schedules (exchange.c) */
@@ -77,7 +80,8 @@ struct weft_schedule_row {
    * backward */
   gboolean interleaved;
   gboolean even;            /* the numbers of ranks and of microbatches must be even */
-  uint32_t least_micros;    /* least number of microbatches, per rank of the pipeline */
+  /* the schedule needs at least this many microbatches for each pipeline rank */
+  uint32_t least_micros;
   /* in the steady phase the same cells repeat for every microbatch (with several chunks per rank,
    * for every group of microbatches) */
   gboolean steady;

@@ -13,7 +13,7 @@
 
 struct weft_cuda_blas;
 
-/* On failure: NULL, and *error is a static text. */
+/* Opens cuBLASLt. On failure returns NULL, and *error is a static text. */
 struct weft_cuda_blas *weft_blas_new (const char **error);
 void weft_blas_free (struct weft_cuda_blas *blas);
 
@@ -22,7 +22,7 @@ void weft_blas_free (struct weft_cuda_blas *blas);
  * memory is not available. The call then waits for the stream. */
 void weft_blas_only_prepare (struct weft_cuda_blas *blas, gboolean on);
 
-/* Number of shapes with an algorithm. */
+/* Number of shapes for which an algorithm is known. */
 uint32_t weft_blas_count (const struct weft_cuda_blas *blas);
 
 /* Saves and loads algorithms. The file has a first line that names library, driver and GPU, then

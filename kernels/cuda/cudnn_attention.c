@@ -11,9 +11,9 @@ enum { QKV, O, LSE, DO, DQKV }; /* slots */
 struct attention {
   weft_cudnn_graph *g;
   const struct weft_cudnn_shape *s;
-  struct weft_cudnn_view q, k, v, o; /* k and v: one row per token */
+  struct weft_cudnn_view q, k, v, o; /* layout of the keys and of the values: one row per token */
   struct weft_cudnn_view scores, row;
-  uint64_t at_k, at_v; /* first column of keys, of values */
+  uint64_t at_k, at_v; /* first column of the keys, and of the values, in a token's row */
   int type;
 };
 
@@ -70,7 +70,7 @@ attention_of (weft_cudnn_graph *g, const struct weft_cudnn_shape *s)
 
 /* -------------------------------------------------------------------- pointwise operations */
 
-/* A pointwise operation with a new fp32 tensor of the given shape as result. */
+/* Appends a pointwise operation whose result is a new fp32 tensor of the given shape. */
 static weft_cudnn_thing
 point (const struct attention *a, int mode, const struct weft_cudnn_view *view, weft_cudnn_thing x,
        weft_cudnn_thing b)
@@ -96,7 +96,8 @@ index_along (const struct attention *a, int64_t axis, weft_cudnn_thing scores)
   return y;
 }
 
-/* Scores where a comparison holds, minus infinity elsewhere. */
+/* Appends operations that keep the scores where a comparison holds, and replace them by minus
+ * infinity elsewhere. */
 static weft_cudnn_thing
 where (const struct attention *a, int mode, const weft_cudnn_thing compared[2],
        weft_cudnn_thing scores)
@@ -119,7 +120,7 @@ where (const struct attention *a, int mode, const weft_cudnn_thing compared[2],
   return y;
 }
 
-/* Causal mask with an optional sliding window. */
+/* Appends the causal mask, with an optional sliding window. */
 static weft_cudnn_thing
 mask (const struct attention *a, weft_cudnn_thing scores)
 {
@@ -230,7 +231,7 @@ query_gradient (const struct attention *a, weft_cudnn_thing ds, weft_cudnn_thing
                 .mode = WEFT_CUDNN_IDENTITY, .precision = WEFT_CUDNN_FLOAT, .x = added, .y = dq });
 }
 
-/* Dot product of do and o, per query. */
+/* Appends the dot product of do and o for each query. */
 static weft_cudnn_thing
 delta_of (const struct attention *a, weft_cudnn_thing d_o)
 {

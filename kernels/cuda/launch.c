@@ -43,7 +43,7 @@ turned_width (const struct weft_kernel *k)
   }
 }
 
-/* Number of rotary pairs of a head and their frequencies (kernels/rope.c). */
+/* Sets the number of rotary pairs of a head and their frequencies (kernels/rope.c). */
 static void
 set_turns (struct weft_cuda_model *m, const struct weft_kernel *k)
 {

@@ -1,12 +1,14 @@
-/* emit.h - the state of a step that all passes read, and the functions that append ops.
+/* emit.h - the state of a step that all passes (subfolders of core/passes) read, and the functions
+ * that append ops.
  *
- * struct weft_step describes the role whose program is built, and the place where ops are being
- * appended. Each wing of core/passes has a private struct for its state. The wing's private header
- * defines the struct, _begin() of the wing creates it, and _end() frees it. Other wings have only a
- * pointer to it.
+ * struct weft_step describes the pipeline stage whose program is built, and the layer, microbatch
+ * and phase of the next op. Each subfolder of core/passes (wing) has a private struct for its
+ * state. A private header of the subfolder defines the struct, a function ending in _begin()
+ * creates the state, and a function ending in _end() frees it. Other subfolders have only a pointer
+ * to the state.
  *
- * core/README.md orders the wings in floors: a file calls and includes only its own wing and the
- * wings below it. */
+ * core/README.md lists the subfolders from low to high: a file calls and includes only its own
+ * subfolder and lower ones. */
 #pragma once
 #include "core/job/job.h"
 #include "core/job/stages.h"
@@ -16,7 +18,7 @@
 
 /* Widths of activations and weights on this tensor parallel rank, in columns. */
 struct weft_widths {
-  uint64_t h;             /* hidden size */
+  uint64_t h; /* hidden size */
   /* heads: query heads; groups: groups of query heads that share keys and values */
   uint64_t heads, groups;
   /* in canonical order: number of ranks that share one key-value group; otherwise 1 */
@@ -26,7 +28,7 @@ struct weft_widths {
   /* columns that the qkv linear layer computes on this rank; less than qkv if several ranks share a
    * key-value group */
   uint64_t made;
-  /* columns of the attention output that this rank's output projection reads */
+  /* columns of the attention output that this rank's output projection (proj) reads */
   uint64_t own;
   /* f: width inside the MLP; up: columns of fc1's output, 2 f with a gate */
   uint64_t f, up;
@@ -34,9 +36,9 @@ struct weft_widths {
   uint64_t shared, vocab;
 };
 
-/* Canonical order adds a sum over a sharded dimension as a tree (kernels/leaves.h). For each kind
- * of linear layer: the number of the tree's leaves that this rank computes. 0: the rank computes
- * one plain sum. */
+/* For canonical order, in which a sum over a sharded dimension is added as a binary tree
+ * (kernels/leaves.h). For each kind of linear layer: how many leaves of the tree (partial sums)
+ * this rank computes. 0: the rank computes one plain sum. */
 struct weft_leaves {
   uint32_t attention, mlp, shared, expert, vocab;
 };
@@ -46,12 +48,16 @@ struct weft_chunk {
   /* stage: pipeline stage; copy: which of DualPipe's two copies of the model */
   uint32_t stage, copy;
   uint32_t first_layer, n_layers;
-  uint32_t n_mtp; /* layers of multi-token prediction, numbered after the model's last layer */
+  /* number of multi-token prediction layers in the chunk; they are numbered after the model's last
+   * layer */
+  uint32_t n_mtp;
   /* index of the chunk's first layer among all layers that this pipeline stage holds */
   uint32_t slot;
   gboolean embedding, head;
-  uint32_t first_micro, n_micro; /* microbatches whose passes run through the chunk */
-  uint32_t n_backward;           /* number of backward passes begun so far */
+  /* first_micro, n_micro: the microbatches whose passes run through this model chunk */
+  uint32_t first_micro, n_micro;
+  /* number of backward passes of the model chunk begun so far in this step */
+  uint32_t n_backward;
 };
 
 /* Buffers of the scalars of a step. Each scalar is one float, or in canonical order an exact
@@ -59,10 +65,10 @@ struct weft_chunk {
 struct weft_scalars {
   /* running sums; mtp_loss has one sum for each layer of multi-token prediction */
   uint32_t loss, mtp_loss;
-  uint32_t count;           /* number of tokens in the batch, for calculate_per_token_loss */
+  uint32_t count; /* number of tokens in the batch, for calculate_per_token_loss */
   /* sum of squared gradients for the norm; factor by which gradients are multiplied when clipped */
   uint32_t squares, factor;
-  uint32_t found;           /* with a loss scale: flag that is set if any gradient is not finite */
+  uint32_t found; /* for a loss scale: flag that is set if any gradient is not finite */
 };
 
 struct weft_step {
@@ -91,15 +97,15 @@ struct weft_step {
   struct weft_leaves leaves;
 
   /* Types. */
-  /* type of the residual stream, and of weights as kernels read them */
+  /* dtype of the residual stream, and of the weights that kernels read */
   enum weft_dtype dtype;
-  /* type of matrix product operands and of activations between products */
+  /* dtype of matrix product operands, and of activations between two matrix products */
   enum weft_dtype product_dtype;
-  /* type of the inputs of linear layers: product_dtype, or fp8 */
+  /* dtype of the inputs of linear layers: product_dtype, or fp8 */
   enum weft_dtype linear_dtype;
-  enum weft_dtype output_dtype;             /* type of the activations between layers */
-  enum weft_dtype grad_dtype;               /* gradients to which microbatches are added */
-  /* types of the flat buffers of weights and of gradients */
+  enum weft_dtype output_dtype; /* dtype of the activations between layers */
+  enum weft_dtype grad_dtype;   /* dtype of the gradient sums over microbatches */
+  /* dtypes of the flat buffers of weights (weight_dtype) and of gradients (main_dtype) */
   enum weft_dtype weight_dtype, main_dtype;
 
   /* How the data parallel strategy lays tensors out in flat buffers, and which tensors are
@@ -110,7 +116,8 @@ struct weft_step {
   /* TRUE with offload_policy (FSDP2): weights, gradients and optimizer state are in host memory */
   gboolean on_host;
 
-  /* TRUE: sums over sequences are added in the order of core/base/fold.h */
+  /* TRUE: canonical order: sums over sequences are added along the binary tree of core/base/fold.h,
+   * so that all strategies give equal bits */
   gboolean canonical;
   /* TRUE: gradients are multiplied by the loss scale until the optimizer divides by it */
   gboolean scales_loss;
@@ -123,14 +130,14 @@ struct weft_step {
   uint32_t backward_layer;
   struct weft_scalars scalars;
 
-  /* The private state of each wing (subfolder of core/passes). Only the files of a wing include the
-   * definition of the wing's struct. */
-  struct weft_stream *stream;       /* emit/ */
-  struct weft_params *params;       /* params/ */
-  struct weft_shard *shard;         /* shard/ */
-  struct weft_pipeline *pipeline;   /* pipeline/ */
-  struct weft_replicas *replicas;   /* replicas/ */
-  struct weft_layer *layer;         /* layer/ */
+  /* The private state of each subfolder (wing) of core/passes. Only the files of a subfolder
+   * include the definition of its struct. */
+  struct weft_stream *stream;            /* emit/ */
+  struct weft_params *params;            /* params/ */
+  struct weft_shard *shard;              /* shard/ */
+  struct weft_pipeline *pipeline;        /* pipeline/ */
+  struct weft_replicas *replicas;        /* replicas/ */
+  struct weft_layer *layer;              /* layer/ */
   struct weft_optimizer_part *optimizer; /* optimizer/ */
 };
 
@@ -230,8 +237,8 @@ uint32_t weft_product (struct weft_step *s, uint64_t columns, const char *name);
 
 /* ----------------------------------------------------------- host memory: host.c */
 
-/* Create a buffer in host memory, as weft_step_buffer() and weft_step_permanent() do in GPU memory.
- * Return the buffer's number. */
+/* Like weft_step_buffer() and weft_step_permanent(), but create the buffer in host memory. Return
+ * the buffer's number. */
 uint32_t weft_host_buffer (struct weft_step *s, enum weft_buf_kind kind, enum weft_dtype dtype,
                            uint64_t elements, const char *name);
 uint32_t weft_host_permanent (struct weft_step *s, enum weft_buf_kind kind, enum weft_dtype dtype,
@@ -255,13 +262,13 @@ uint32_t weft_emit_on_host (struct weft_step *s, enum weft_op_kind kind, const c
                             struct weft_shape shape, const struct weft_use *uses, uint32_t n_uses);
 
 /* Makes the op appended last wait for all copies between device and host that were appended so far.
- * The automatic dependencies between conflicting buffer uses miss these copies, because a copy may
- * use a view instead of the whole buffer. */
+ * The automatic dependencies between conflicting buffer uses do not cover these copies, because a
+ * copy may access a view instead of the whole buffer. */
 void weft_host_wait_for_copies (struct weft_step *s);
 
 /* ----------------------------------------------------------------- timers: timers.c */
 
-/* Append the begin and the end of a timed phase. `level`: the lowest timing_log_level at which the
+/* Append the begin, or the end, of a timed phase. `level`: the lowest timing_log_level at which the
  * phase is measured. */
 void weft_timer_start (struct weft_step *s, int64_t level, const char *name);
 void weft_timer_stop (struct weft_step *s, int64_t level, const char *name);
@@ -275,7 +282,7 @@ weft_step_chunk (const struct weft_step *s)
   return &s->chunk[s->at.chunk];
 }
 
-/* Whether this pipeline stage holds the embedding, and whether it holds the output layer. */
+/* Return whether this pipeline stage holds the embedding, or the output layer. */
 gboolean weft_step_has_embedding (const struct weft_step *s);
 gboolean weft_step_has_head (const struct weft_step *s);
 
@@ -309,18 +316,18 @@ weft_step_shares_embedding (const struct weft_step *s)
   return s->model->share_embeddings_and_output_weights || s->model->mtp_num_layers > 0;
 }
 
-/* Canonical order only: whether tensor parallel ranks that hold the same experts all-gather their
- * rows to compute weight gradients. The sum over one rank's rows is no node of the canonical tree
- * of additions. Every rank therefore sums the rows of all these ranks, and keeps one piece of the
- * result. */
+/* Whether tensor parallel ranks that hold the same experts all-gather their rows to compute weight
+ * gradients (canonical order only). In canonical order, gradients are added along a fixed binary
+ * tree. The sum over one rank's rows is not a node of this tree. Every rank therefore sums the rows
+ * of all these ranks, and stores one piece of the result. */
 static inline gboolean
 weft_gathers_expert_rows (const struct weft_step *s)
 {
   return s->canonical && s->mesh->ep * s->mesh->etp < s->mesh->tp;
 }
 
-/* Attention window of the current layer: the number of keys up to a query that attention reads. 0:
- * all keys. */
+/* Attention window of the current layer: the number of keys that a query can read, counted back
+ * from the query's own position. 0: all earlier keys. */
 uint64_t weft_layer_window (const struct weft_step *s);
 
 /* Shape of the current layer's attention kernel over whole sequences. */

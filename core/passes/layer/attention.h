@@ -11,9 +11,10 @@ uint32_t weft_layer_attention_backward (struct weft_step *s, struct weft_saved *
                                         uint32_t d_o);
 
 /* For models with fewer key-value groups than tensor parallel ranks, so that several ranks share a
- * group. gather: all-gathers `made`, the output of the qkv linear layer, and returns queries, keys
- * and values of this rank's heads. scatter: converts the gradient of these to the gradient of
- * `made`. In other models both functions return their input. */
+ * group. weft_heads_gather() all-gathers `made`, the output of the qkv linear layer, and returns
+ * the queries of this rank's heads with their keys and values. weft_heads_scatter() converts the
+ * gradient of these queries, keys and values to the gradient of `made`. In other models both
+ * functions return their input. */
 uint32_t weft_heads_gather (struct weft_step *s, uint32_t made);
 uint32_t weft_heads_scatter (struct weft_step *s, uint32_t dqkv);
 

@@ -94,7 +94,7 @@ cached (struct weft_step *s, uint32_t param)
     s->at.layer = WEFT_NO_LAYER;
     s->layer->cast_cache =
         weft_step_buffer (s, WEFT_BUF_WEIGHTS, s->linear_dtype,
-                          all / weft_dtype_bytes (s->linear_dtype), "cast_weights");
+                          all / weft_dtype_bytes (s->linear_dtype), WEFT_CAST_WEIGHTS);
     s->at.layer = layer;
   }
   return weft_params_view (s, param, s->layer->cast_cache, at);

@@ -8,19 +8,21 @@
 /* Activations that the forward pass of one layer and microbatch stores for backward. Each field is
  * a buffer number, or WEFT_NO_BUF. */
 struct weft_saved {
-  uint32_t x, n1, raw, qkv, o, lse, x1, n2, u, a; /* activations in the diagram of layer.c */
-  uint32_t made, mlp; /* outputs of attention (made) and MLP (mlp) before their output norms */
+  /* buffers of the activations that the diagram in layer.c shows */
+  uint32_t x, n1, raw, qkv, o, lse, x1, n2, u, a;
+  /* outputs of attention (made) and of the MLP (mlp), before the norms that follow them */
+  uint32_t made, mlp;
   /* attention output for whole sequences (Ulysses), or for a whole query group that several ranks
    * share. WEFT_NO_BUF: the output projection reads o directly */
   uint32_t whole_o;
   uint32_t scores, choice, prob, row, counts, sent, back, xp, pp, xw, eu, ea; /* experts: moe.h */
-  uint32_t su, sa, sy, gate;       /* shared experts */
+  uint32_t su, sa, sy, gate;                                                  /* shared experts */
   /* compressed queries and keys of multi-latent attention, and positions of keys: latent.c */
   uint32_t ql, qn, kl, kn, kp;
   /* for unfused attention: probabilities before and after dropout */
   uint32_t p, pd;
-  /* dropout masks of attention probabilities, of the attention block's output, and of the MLP's
-   * output */
+  /* buffers of dropout masks: of attention probabilities, of the attention block's output, of the
+   * MLP's output */
   uint32_t mask_p, mask_o, mask_y;
 };
 
@@ -28,7 +30,7 @@ struct weft_saved {
  * delayed (delay_wgrad_compute, or a schedule that splits backward passes). */
 struct weft_delayed {
   const char *name;
-  uint32_t layer, weight, bias; /* weight, bias: parameter numbers */
+  uint32_t layer, weight, bias; /* weight, bias: numbers of the parameters */
   uint32_t dy, x;
   uint64_t n, k;
   /* for expert weights: buffer with the number of rows of each expert; otherwise WEFT_NO_BUF */
@@ -43,7 +45,8 @@ struct weft_layer {
   struct weft_saved_mtp *saved_mtp; /* array [n_micro][mtp_num_layers] */
 
   struct weft_job_recompute recompute;
-  /* [n_chunks][n_micro]: TRUE if full recompute does not apply to the microbatch */
+  /* array [n_chunks][n_micro]: TRUE if full recompute does not apply to the microbatch in this
+   * model chunk */
   gboolean *partial;
   /* array of struct weft_delayed, in the order in which the weight gradients run */
   GArray *delayed;
@@ -55,7 +58,7 @@ struct weft_layer {
    * by parameter, the view of the converted weight, or WEFT_NO_BUF if the weight has not been
    * converted yet */
   uint32_t cast_cache, *cast_view;
-  struct weft_fp8_products *fp8; /* fp8_products.c; NULL unless precision = fp8 */
+  struct weft_fp8_products *fp8; /* state of fp8_products.c; NULL unless precision = fp8 */
   /* state of balance.c; NULL if the job does not balance experts by biases */
   struct weft_balance *balance;
   /* state of offload.c; NULL if the job does not offload activations */
@@ -96,13 +99,15 @@ void weft_layer_run_delayed_wgrads (struct weft_step *s);
 uint32_t weft_cast (struct weft_step *s, uint32_t buf, enum weft_dtype dtype, const char *name);
 
 /* Return a weight in the dtype that matrix products read. weft_cast_weight() stores the converted
- * copy until the forward pass of the microbatch ends. weft_cast_weight_here() does not store it. */
+ * copy until the forward pass of the microbatch ends. weft_cast_weight_here() does not store the
+ * copy. */
 #define WEFT_CAST_ALIGN 256u /* alignment in bytes of a weight in the buffer of converted weights */
 uint32_t weft_cast_weight (struct weft_step *s, uint32_t param);
 uint32_t weft_cast_weight_here (struct weft_step *s, uint32_t param);
 
-/* For fp8_products.c. known: returns the converted copy of a weight if this forward pass has
- * already made it, otherwise WEFT_NO_BUF. buffer: returns a buffer for a new converted copy. */
+/* For fp8_products.c. weft_cast_known() returns the converted copy of a weight if this forward pass
+ * has already made one, otherwise WEFT_NO_BUF. weft_cast_buffer() returns a buffer for a new
+ * converted copy. */
 uint32_t weft_cast_known (const struct weft_step *s, uint32_t param);
 uint32_t weft_cast_buffer (struct weft_step *s, uint32_t param);
 
@@ -133,7 +138,7 @@ uint32_t weft_norm_backward_apart (struct weft_step *s, const char *name,
                                    enum weft_layer_param which, uint32_t dy, uint32_t x,
                                    uint32_t dresidual);
 
-/* Returns a + b in a new buffer. Both are rows of the residual stream. */
+/* Returns the sum of a and b, which are rows of the residual stream, in a new buffer. */
 uint32_t weft_stream_add (struct weft_step *s, const char *name, uint32_t a, uint32_t b);
 
 /* Operands for the backward of any norm. weft_norm_gradients() appends this backward: the gradients

@@ -3,10 +3,10 @@
 #pragma once
 #include "core/passes/layer/block.h"
 
-/* begin: starts a forward or backward pass (cell). take: returns the input of the pass, from the
- * embedding, the output layer or a neighbouring stage. end: after the layers, appends the output
- * layer (forward) or the embedding (backward) if the model chunk has one. x: the output of the
- * layers, in backward the gradient of their input. */
+/* weft_cell_begin() starts a cell (a forward or backward pass). weft_cell_take() returns the input
+ * of the pass, from the embedding, the output layer or a neighbouring stage. After the layers,
+ * weft_cell_end() appends the output layer (forward) or the embedding (backward) if the model chunk
+ * has one. x: the output of the layers, in backward the gradient of their input. */
 void weft_cell_begin (struct weft_step *s, const struct weft_cell *cell);
 uint32_t weft_cell_take (struct weft_step *s, const struct weft_cell *cell);
 void weft_cell_end (struct weft_step *s, const struct weft_cell *cell, uint32_t x);

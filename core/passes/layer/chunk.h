@@ -15,13 +15,14 @@ uint32_t weft_layer_backward (struct weft_step *s, uint32_t layer, struct weft_s
 uint32_t weft_chunk_forward (struct weft_step *s, uint32_t micro, uint32_t x);
 uint32_t weft_chunk_backward (struct weft_step *s, uint32_t micro, uint32_t dy);
 
-/* start: chooses the microbatches to which full recompute applies. recomputes_mtp: returns whether
- * full recompute applies to multi-token prediction in the current microbatch. */
+/* weft_recompute_start() chooses the microbatches to which full recompute applies.
+ * weft_recomputes_mtp() returns whether full recompute applies to multi-token prediction in the
+ * current microbatch. */
 void weft_recompute_start (struct weft_step *s);
 gboolean weft_recomputes_mtp (const struct weft_step *s);
 
-/* offload.c: copies activations to host memory and back. Callers call `before` and `after` around
- * each forward or backward pass of layer `l` of the stage. */
+/* offload.c: copies activations to host memory and back. The caller calls the functions `before`
+ * and `after` around each forward or backward pass of layer `l` of the stage. */
 void weft_offload_start (struct weft_step *s);
 void weft_offload_before_forward (struct weft_step *s, uint32_t micro, uint32_t l);
 void weft_offload_after_forward (struct weft_step *s, uint32_t micro, uint32_t l);

@@ -255,8 +255,8 @@ weft_head_forward (struct weft_step *s, uint32_t micro, uint32_t x)
                         WEFT_R (end_weight (s, WEFT_FINAL_NORM_BIAS)), WEFT_W (stream)));
   end->normed = weft_cast (s, stream, s->product_dtype, "final_norm");
   weft_mtp_forward (s, micro, stream);
-  /* In this case the output layer has not run yet: head_chunks.c computes logits and loss when
-   * backward begins. */
+  /* If the output layer is fused with the loss, forward ends before the output layer: head_chunks.c
+   * computes logits and loss when backward begins. */
   if (weft_job_fuses_head (s->job))
     return;
   for (uint32_t depth = 1; depth < weft_head_ends (s); depth++)
@@ -347,7 +347,8 @@ weft_head_delayed_wgrad (struct weft_step *s, uint32_t micro)
   uint32_t n = weft_head_ends (s);
   g_autofree uint32_t *normed = g_new (uint32_t, n), *dlogits = g_new (uint32_t, n);
 
-  if (weft_job_fuses_head (s->job)) /* head_chunks.c has already computed the gradients */
+  /* if the output layer is fused with the loss, head_chunks.c has already computed the gradients */
+  if (weft_job_fuses_head (s->job))
     return;
   for (uint32_t depth = 0; depth < n; depth++) {
     normed[depth] = weft_tensor_gather_rows (s, weft_head_end (s, micro, depth)->normed, "head");
@@ -409,7 +410,8 @@ whole_backward (struct weft_step *s, uint32_t micro, uint32_t *dn)
   gboolean later = weft_step_is_split (s) || defer (s, micro);
   g_autofree uint32_t *normed = g_new (uint32_t, n), *dlogits = g_new (uint32_t, n);
 
-  /* in the order of autograd: the model's own loss, which forward computed last, comes first */
+  /* the loop follows the order of autograd: the model's own loss, which forward computed last,
+   * comes first */
   for (uint32_t i = 0; i < n; i++) {
     uint32_t depth = i ? n - i : 0;
     const struct weft_saved_end *end = weft_head_end (s, micro, depth);

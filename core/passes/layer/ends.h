@@ -8,8 +8,10 @@
  * backward their gradient); logsumexp. */
 struct weft_saved_end {
   uint32_t ids, targets, embedded, mask, x, normed, logits, lse;
-  uint32_t depth;   /* 0: the model's own loss; 1, 2 ...: losses of multi-token prediction */
-  uint32_t arrived; /* the op that copies targets to the device */
+  /* number of the prediction: 0 is the model's own loss; 1, 2 ... are losses of multi-token
+   * prediction */
+  uint32_t depth;
+  uint32_t arrived; /* op that copies the target tokens to the device */
 };
 
 /* Activations of one multi-token prediction depth that backward reads, besides those of its
@@ -26,8 +28,9 @@ struct weft_saved_mtp {
 /* Appends the copy of a microbatch's tokens to the device. */
 void weft_ends_load (struct weft_step *s, const struct weft_cell *cell);
 
-/* forward, on the first stage: returns the embeddings of a microbatch. backward: adds to the
- * gradient of the embedding weight; dx is the gradient of the returned embeddings. */
+/* weft_embed_forward() runs on the first stage and returns the embeddings of a microbatch.
+ * weft_embed_backward() adds to the gradient of the embedding weight; dx is the gradient of the
+ * returned embeddings. */
 uint32_t weft_embed_forward (struct weft_step *s, uint32_t micro);
 void weft_embed_backward (struct weft_step *s, uint32_t micro, uint32_t dx);
 
@@ -58,9 +61,9 @@ uint32_t weft_ends_by_chunk (struct weft_step *s, const uint32_t *buf, uint32_t 
 
 /* -------------------------------------------------------------------- head: ends.c */
 
-/* forward: appends final norm, multi-token prediction, output layer and loss, for the output x of
- * the transformer layers. backward: appends the backward of all of these, and returns the gradient
- * of x. */
+/* weft_head_forward() appends final norm, multi-token prediction, output layer and loss, for the
+ * output x of the transformer layers. weft_head_backward() appends the backward of all of these,
+ * and returns the gradient of x. */
 void weft_head_forward (struct weft_step *s, uint32_t micro, uint32_t x);
 uint32_t weft_head_backward (struct weft_step *s, uint32_t micro);
 
@@ -81,7 +84,8 @@ struct weft_saved_end *weft_head_end (const struct weft_step *s, uint32_t micro,
  * gradient dw. In canonical order one kernel adds all losses, because one term of the sum
  * (kernels/leaves.h) contains all losses of a piece of a sequence. */
 uint32_t weft_head_logits (struct weft_step *s, uint32_t normed, uint32_t weight);
-void weft_head_cap (struct weft_step *s, uint32_t logits); /* setting final_logit_softcapping */
+/* applies the setting final_logit_softcapping to the logits */
+void weft_head_cap (struct weft_step *s, uint32_t logits);
 void weft_head_dgrad (struct weft_step *s, uint32_t dlogits, uint32_t weight, uint32_t dn);
 struct weft_use weft_head_begin (struct weft_step *s);
 void weft_head_wgrad (struct weft_step *s, const uint32_t *dlogits, const uint32_t *normed,
@@ -102,9 +106,10 @@ void weft_head_chunks (struct weft_step *s, uint32_t micro, uint32_t *dn);
 
 /* -------------------------------------------------------------------- loss: loss.c */
 
-/* forward: adds the loss of end->logits to the running sum, and sets end->lse. backward: replaces
- * the logits by their gradient. both: does forward, then backward, with one kernel if this rank has
- * the whole vocabulary. gradient: the buffer that weft_loss_gradient() returned. */
+/* Cross entropy. weft_loss_forward() adds the loss of end->logits to the running sum, and sets
+ * end->lse. weft_loss_backward() replaces the logits by their gradient. weft_loss_both() does
+ * forward, then backward, with one kernel if this rank has the whole vocabulary. gradient: the
+ * buffer that weft_loss_gradient() returned. */
 void weft_loss_forward (struct weft_step *s, struct weft_saved_end *end);
 void weft_loss_backward (struct weft_step *s, const struct weft_saved_end *end, uint32_t gradient);
 void weft_loss_both (struct weft_step *s, struct weft_saved_end *end, uint32_t gradient);
@@ -115,9 +120,9 @@ uint32_t weft_loss_gradient (struct weft_step *s);
 
 /* ------------------------------------------------- multi-token prediction: mtp.c */
 
-/* forward: appends all depths (extra prediction layers); `stream` is the output of the final norm.
- * backward: returns the gradient of `stream`; dn[depth] is the gradient of the output layer's input
- * for each loss. */
+/* Multi-token prediction; a depth is an extra prediction layer. weft_mtp_forward() appends all
+ * depths; `stream` is the output of the final norm. weft_mtp_backward() returns the gradient of
+ * `stream`; dn[depth] is the gradient of the output layer's input for each loss. */
 void weft_mtp_forward (struct weft_step *s, uint32_t micro, uint32_t stream);
 uint32_t weft_mtp_backward (struct weft_step *s, uint32_t micro, const uint32_t *dn);
 

@@ -93,9 +93,9 @@ add_weight_gradient (struct weft_step *s, struct head *h, uint32_t i)
   h->dw.read = 1;
 }
 
-/* Prepares the output layer's weight twice. In the phase of forward, because an evaluation step
- * runs only this phase. In the phase of backward, so that FSDP prefetches the units that backward
- * reads next. */
+/* Reads the output layer's weight once in the phase of forward and once in the phase of backward.
+ * An evaluation step needs the first read, because such a step runs only ops of the phase of
+ * forward. The second read makes FSDP prefetch the units that backward reads next. */
 static void
 begin (struct weft_step *s, struct head *h)
 {

@@ -7,7 +7,9 @@
  * norm2 are as in the diagram, attention_norm follows proj and mlp_norm follows fc2. With residual
  * = parallel, norm2 reads x instead of x1. With parallel_one_norm, fc1 reads n1.
  *
- * Stored for backward: x, n1, qkv, o, lse, x1, n2, u, a. In bytes, with 16-bit activations:
+ * Stored for backward: x, n1, qkv, o, lse, x1, n2, u, a. In bytes, with 16-bit activations (s:
+ * sequence length, b: microbatch size, h: hidden size, a: heads, k: key-value groups, f: MLP
+ * width):
  *
  *   sbh (2 + 2 + 4k/a + 2 + 2 + 2 + 2 + 2 w f/h + 2 f/h) + 4 a s b, w = 2 with a gated MLP, else 1
  *

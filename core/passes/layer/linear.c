@@ -71,8 +71,8 @@ set_leaves (const struct weft_step *s, enum weft_layer_param which, struct weft_
   shape->dim[4] = maps[which].tail;
 }
 
-/* Adds a bias after tensor parallel ranks have been summed, and converts the sum to the dtype of
- * matrix products. */
+/* Adds a bias after the partial sums of the tensor parallel ranks have been added. Converts the
+ * result to the dtype of matrix products. */
 static uint32_t
 add_bias (struct weft_step *s, const char *name, uint32_t y, uint32_t bias, uint64_t n)
 {

@@ -20,11 +20,11 @@
 /* Activations of one layer and microbatch in host memory. */
 struct offloaded {
   struct weft_saved host;
-  uint32_t sent; /* op of the last copy to the host */
+  uint32_t sent; /* op that copied the last of these activations to the host */
 };
 
 struct weft_offload_part {
-  uint32_t n;                  /* number of offloaded layers */
+  uint32_t n;                  /* n: number of layers whose activations are offloaded */
   struct offloaded *offloaded; /* [n_micro][n] */
   /* with cpu_offloading_double_buffering: two permanent sets of buffers. Layers that are copied
    * back from the host use the sets in turn */

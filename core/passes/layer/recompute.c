@@ -122,8 +122,8 @@ layer_forward (struct weft_step *s, uint32_t micro, uint32_t l, uint32_t x)
   return x;
 }
 
-/* Converts x to dtype `to`. mp_policy_output_dtype sets the dtype of activations between layers and
- * of their gradients. Activations inside layers may have another dtype. */
+/* Converts activation x to dtype `to`. mp_policy_output_dtype sets the dtype of activations between
+ * layers and of their gradients. Activations inside layers may have another dtype. */
 static uint32_t
 cast (struct weft_step *s, uint32_t l, uint32_t x, enum weft_dtype to)
 {

@@ -11,7 +11,9 @@
 struct extent {
   uint64_t rows, columns;
   enum weft_cut cut;
-  uint64_t tail;       /* equal to `tail` of struct weft_param (program.h) */
+  /* tail: number of rows of each of the last two blocks of [q | k | v] or [gate | up]; 0: no blocks
+   * (struct weft_param in program.h) */
+  uint64_t tail;
   uint64_t whole_rows; /* rows of the whole tensor without padding; 0: the tensor has no padding */
   uint64_t block;      /* for expert weights: rows of one expert; otherwise 0 */
   /* TRUE: few architectures have the tensor, and only their programs store the tensor's name.
@@ -309,7 +311,7 @@ weft_params_is_fp8 (const struct weft_step *s, uint32_t param)
   return FALSE;
 }
 
-/* Expert weights that every rank holds whole are treated like dense weights. */
+/* Weights of experts that every rank holds whole are treated like dense weights. */
 gboolean
 weft_params_is_sharded_expert (const struct weft_step *s, uint32_t param)
 {
@@ -358,10 +360,11 @@ bytes_of (const struct weft_step *s, uint32_t chunk)
   return UINT32_MAX;
 }
 
-/* How the collectives of a model chunk's buckets are combined into launches. Chunks after the first
- * are wrapped with disable_bucketing (Megatron-LM training.py, get_model). With
- * reduce_scatter_with_fp32_accumulation every bucket has a separate launch. The two copies of a
- * DualPipe stage have different chunk numbers, but must combine their launches in the same way. */
+/* Returns how the collectives of a model chunk's buckets are combined into launches. Chunks after
+ * the first have no bucketing, as Megatron-LM wraps them with disable_bucketing (training.py,
+ * get_model). With reduce_scatter_with_fp32_accumulation every bucket has a separate launch. The
+ * two copies of a DualPipe stage have different chunk numbers, but their launches must be combined
+ * in the same way. */
 static enum weft_launch
 launch_of (const struct weft_step *s, uint32_t chunk)
 {

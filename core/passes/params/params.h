@@ -83,15 +83,16 @@ enum weft_end_param {
 
 #define WEFT_NO_PARAM 0xffffffffu
 
-/* How a data-parallel strategy lays tensors out, and which tensors it shards. replicas/wrapper.c
- * defines a struct weft_shard_rule for each strategy. */
+/* How a data parallel strategy lays tensors out in flat buffers, and which tensors it shards.
+ * replicas/wrapper.c defines a struct weft_shard_rule for each strategy. */
 struct weft_shard_rule {
   void (*lay_out) (struct weft_layout *layout, const struct weft_layout_rule *rule,
                    const struct weft_layout_param *param, uint32_t n_param);
   /* Returns the FSDP unit that contains a parameter, or WEFT_NO_UNIT if none does. NULL: the
    * strategy has no FSDP units. */
   uint32_t (*unit_of) (const struct weft_step *s, uint32_t param);
-  /* TRUE: each data parallel replica stores a slice of gradients, of weights */
+  /* TRUE: each data parallel replica stores only a slice of gradients (shard_grads), of weights
+   * (shard_weights) */
   gboolean shard_grads, shard_weights;
   /* TRUE: tensors are sharded even if only one rank holds their shards */
   gboolean shard_alone;
@@ -100,9 +101,10 @@ struct weft_shard_rule {
   gboolean overwrites;
 };
 
-/* build: lists the tensors, lays out their flat buffers and creates views. publish: writes the
- * tensors into the program; the caller calls it after the functions of replicas/ have created their
- * buffers. end: frees the state of params/. */
+/* weft_params_build() lists the tensors, lays out their flat buffers and creates views.
+ * weft_params_publish() writes the tensors into the program; the caller calls it after the
+ * functions of replicas/ have created their buffers. weft_params_end() frees the state of
+ * params/. */
 void weft_params_build (struct weft_step *s);
 void weft_params_publish (struct weft_step *s);
 void weft_params_end (struct weft_step *s);
@@ -110,10 +112,12 @@ void weft_params_end (struct weft_step *s);
 uint32_t weft_params_count (const struct weft_step *s);
 struct weft_param *weft_param_at (const struct weft_step *s, uint32_t param);
 
-/* Returns the number of a parameter of the current layer (s->at.layer), or WEFT_NO_PARAM. */
+/* Returns the number of a parameter of the current layer (s->at.layer), or WEFT_NO_PARAM if the
+ * layer does not have the parameter. */
 uint32_t weft_params_layer (const struct weft_step *s, enum weft_layer_param which);
 
-/* Returns the number of a parameter of `layer`, or WEFT_NO_PARAM. */
+/* Returns the number of a parameter of layer `layer`, or WEFT_NO_PARAM if the layer does not have
+ * the parameter. */
 uint32_t weft_params_of_layer (const struct weft_step *s, uint32_t layer,
                                enum weft_layer_param which);
 

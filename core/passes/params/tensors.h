@@ -10,7 +10,7 @@ struct weft_flat {
   enum weft_dtype dtype, grad_dtype;
   /* TRUE: tensors of experts that are distributed over expert parallel ranks */
   gboolean expert;
-  /* TRUE: this rank stores only a slice of every bucket of weights (cut_weights), of gradients
+  /* TRUE: this rank stores only a slice of every bucket of weights (cut_weights) or of gradients
    * (cut_grads) */
   gboolean cut_weights, cut_grads;
   /* numbers of the buffers; weights is WEFT_NO_BUF for MXFP8 weights (params.c) */
@@ -19,7 +19,7 @@ struct weft_flat {
 };
 
 struct weft_params {
-  GArray *list;       /* array of struct weft_param */
+  GArray *list; /* array of struct weft_param */
   /* [n_layers][WEFT_N_LAYER_PARAM]: number of the parameter, or WEFT_NO_PARAM */
   uint32_t *of_layer;
   uint32_t of_end[WEFT_N_END_PARAM];

@@ -238,9 +238,10 @@ weft_exchange_run_beside (struct weft_step *s, weft_kernels *beside)
 }
 
 /* Whether the send of the last forward output and the receive of the first gradient are separate
- * exchanges. They are with variable_seq_lengths, if the warm-up contains all forward passes. One
- * exchange of both would deadlock: the neighbour receives that output long before it sends a
- * gradient, and each rank would wait for the sizes of the other rank's tensor. */
+ * exchanges. They are separate with variable_seq_lengths, if the warm-up contains all forward
+ * passes. A single exchange would then deadlock: the neighbour receives the forward output long
+ * before the neighbour sends a gradient, and each rank would wait for tensor sizes that the other
+ * rank has not sent. */
 static gboolean
 turns_early (const struct weft_step *s, uint32_t i)
 {

@@ -16,20 +16,21 @@ void weft_pipeline_begin (struct weft_step *s);
 void weft_pipeline_buffers (struct weft_step *s);
 void weft_pipeline_end (struct weft_step *s);
 
-/* Appends the sends and receives before cell `i` of this role. If i is the number of cells, appends
- * the sends and receives after the last cell. `beside` appends kernels that run during the
- * transfers: delayed weight gradients. */
+/* Appends the sends and receives before forward or backward pass `i` (cell) of this rank. If i is
+ * the number of passes, appends the sends and receives after the last pass. `beside` appends
+ * kernels that run during the transfers: delayed weight gradients. */
 void weft_exchange (struct weft_step *s, uint32_t i, weft_kernels *beside);
 
-/* take: returns the input of a cell, converted to the type of kernels. output: returns the output
- * of a cell. hand_over: stores `x` as the output of a cell, which the next chunk reads or a send
- * transmits. */
+/* A cell is a forward or backward pass of a microbatch. weft_exchange_take() returns the input of a
+ * cell, converted to the dtype of kernels. weft_exchange_output() returns the output of a cell.
+ * weft_exchange_hand_over() stores `x` as the output of a cell, which the next stage on this rank
+ * reads, or which a send transmits. */
 uint32_t weft_exchange_take (struct weft_step *s, const struct weft_cell *cell);
 uint32_t weft_exchange_output (const struct weft_step *s, const struct weft_cell *cell);
 void weft_exchange_hand_over (struct weft_step *s, const struct weft_cell *cell, uint32_t x);
 
 /* Whether the rank follows Megatron-Core's interleaved schedule. weft_slot_at() and
- * weft_slots_over() may be called only if it does. */
+ * weft_slots_over() may be called only in this schedule. */
 gboolean weft_pipeline_interleaves (const struct weft_step *s);
 
 /* Returns the k-th forward pass (`forward` TRUE) or the k-th backward pass (FALSE) of this rank.

@@ -15,12 +15,13 @@
 
 struct move {
   double ready;
-  uint32_t rank, index; /* pipeline rank, and number of its pass, that computes the tensor */
+  uint32_t rank, index; /* the tensor is computed by pass number `index` of pipeline rank `rank` */
   gboolean sends;
   /* the forward or backward pass of this rank that computes the tensor (send) or reads it
    * (receive) */
   struct weft_cell cell;
-  /* index of the cell (pass of one microbatch) of this rank before which the transfer is posted */
+  /* before: number of the forward or backward pass (cell) of this rank before which the transfer is
+   * posted */
   uint32_t before;
 };
 

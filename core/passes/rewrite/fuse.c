@@ -1,8 +1,8 @@
-/* enable_compile: a compiler fuses consecutive pointwise ops of a layer (norms, sums, activations,
- * rotary positions, conversions) into one kernel, if each op reads the output of the previous op
- * (torch.compile of each layer, as NeMo Automodel calls it). The ops stay in the program. A flag
- * marks an op that belongs to the kernel of the previous op; cost.h prices it. Intermediate results
- * are still stored in memory, although a compiler may omit them. */
+/* With enable_compile, a compiler fuses consecutive pointwise ops of a layer (norms, sums,
+ * activations, rotary positions, conversions) into one kernel, if each op reads the output of the
+ * previous op (torch.compile of each layer, as NeMo Automodel calls it). The ops stay in the
+ * program. A flag marks an op that runs in the kernel of the previous op; cost.h prices marked ops.
+ * Intermediate results are still stored in memory, although a compiler may omit them. */
 #include "core/passes/rewrite/rewrite.h"
 
 static gboolean

@@ -1,11 +1,12 @@
-/* Replaces a pair of ops by one op, if the stack has one kernel for both. The FUSION rows of
- * core/ops.def list the pairs; each row names the field of core/stack.def that enables it.
+/* Replaces a pair of ops by one op, if the software stack has one kernel for both. The FUSION rows
+ * of core/ops.def list the pairs. Each row names the field of core/stack.def that enables the pair.
  *
- * Both ops of a pair belong to one pass of one microbatch: two ops are no pair if only one of them
- * is recomputed, or if they are on different stages. The fused op takes the place of the second op,
- * if both are consecutive on lane gpu and no op of another lane between them, such as a gather or a
- * copy to the host, depends on the first. With moves_up it takes the place of the first op, unless
- * the second depends on an op that the first does not depend on, such as a copy from the host. */
+ * Both ops of a pair belong to one pass of one microbatch. Two ops are no pair if only one of them
+ * is recomputed, or if they are on different stages. The fused op replaces the second op, if both
+ * ops are consecutive on lane gpu and no op of another lane between them, such as an all-gather or
+ * a copy to the host, depends on the first op. With moves_up the fused op replaces the first op,
+ * unless the second op depends on an op on which the first does not depend, such as a copy from the
+ * host. */
 #include "core/passes/rewrite/rewrite.h"
 #include "core/base/invariant.h"
 #include <string.h>
@@ -13,18 +14,19 @@
 static const struct fusion {
   enum weft_op_kind both, first, second;
   enum weft_stack_field asked;
-  /* operands of the fused op: "f0 s2" stands for operand 0 of `first`, then operand 2 of
-   * `second` */
+  /* operands of the fused op: "f0 s2" stands for operand 0 of `first` and operand 2 of `second`, in
+   * this order */
   const char *operands;
-  /* operand number `made` of `first` and operand number `taken` of `second` are the same buffer */
+  /* made, taken: operand number `made` of op `first` and operand number `taken` of op `second` are
+   * one buffer */
   uint8_t made, taken;
   /* TRUE: the fused op replaces `first` in the order of ops; FALSE: it replaces `second` */
   gboolean moves_up;
-  gboolean inner;       /* TRUE: the output of `first`, which only `second` reads, is not stored */
+  gboolean inner; /* TRUE: the output of `first`, which only `second` reads, is not stored */
   /* TRUE: the fusion applies only to gelu with the tanh approximation, because cuBLASLt has no
    * epilogue for other activations */
   gboolean of_gelu;
-  /* number of an operand that is stored only if a third op reads it; 0: none */
+  /* number of the operand that is stored only if a third op reads it; 0: no such operand */
   uint8_t optional;
   /* number of the fused op's dimension that is 1 if the optional operand is stored, and 0 if not */
   uint8_t optional_dim;
@@ -42,10 +44,12 @@ static const struct fusion {
 struct search {
   const weft_program *p;
   const struct weft_job *job;
-  uint32_t *writer;             /* by buffer: newest op that writes the buffer */
-  uint32_t *users;              /* by buffer: number of its uses and views */
-  uint32_t *partner;            /* by op: the other op of its pair, or WEFT_NO_OP */
-  const struct fusion **fusion; /* by op, for ops of a pair: the row of the fusion table */
+  uint32_t *writer; /* writer[buffer]: newest op that writes the buffer */
+  /* users[buffer]: number of uses of the buffer, and of views of it */
+  uint32_t *users;
+  uint32_t *partner; /* partner[op]: the other op of the op's pair, or WEFT_NO_OP */
+  /* fusion[op], for an op of a pair: the row of the fusion table */
+  const struct fusion **fusion;
 };
 
 static const struct weft_use *
@@ -178,7 +182,7 @@ find_pairs (struct search *s)
 /* Arrays of the new program: ops, dependencies, buffer uses, shapes. */
 struct rewritten {
   GArray *op, *deps, *uses, *shape;
-  /* by number of an old op: number of the new op; both ops of a fused pair have the same number */
+  /* at[number of an old op]: number of the new op; both ops of a fused pair have one number */
   uint32_t *at;
 };
 

@@ -21,8 +21,8 @@
  * summed in fp32 as a binary tree over the ranks. */
 #include "core/passes/shard/parts.h"
 
-/* Operands of the attention kernels. After the all-to-all of Ulysses the operands have fewer heads
- * and more tokens. */
+/* Operands of the attention kernels. After the all-to-all of Ulysses a rank has fewer heads and
+ * more tokens than before. */
 struct part {
   /* width: columns of a key head; value: columns of a value head */
   uint64_t tokens, heads, groups, width, value;
@@ -42,8 +42,8 @@ value_width (const struct weft_step *s)
   return s->model->kv_lora_rank ? s->model->v_head_dim : s->model->kv_channels;
 }
 
-/* Returns the width of a value head, as attention ops expect the dimension (core/ops.def). 0: value
- * heads are as wide as key heads. */
+/* Returns the width of a value head for the shape of attention ops (core/ops.def). 0 means that
+ * value heads are as wide as key heads. */
 static uint64_t
 narrow (const struct weft_step *s)
 {
@@ -310,9 +310,9 @@ attend (struct weft_step *s, const struct part *p, const struct keys *keys)
   s->at = at;
 }
 
-/* Appends attention backward for one block of keys and values. It writes the gradients of keys and
- * values to dkv, and the gradients of queries to dqkv. With `first` the gradients of queries
- * overwrite dqkv; otherwise they are added to dqkv. */
+/* Appends the backward of attention to one block of keys and values. The kernel writes the
+ * gradients of keys and values to dkv, and the gradients of queries to dqkv. With `first` the
+ * gradients of queries overwrite dqkv; otherwise they are added to dqkv. */
 static void
 attend_backward (struct weft_step *s, const struct part *p, const struct keys *keys, uint32_t dkv,
                  gboolean first)

@@ -3,10 +3,11 @@
 #include "core/passes/shard/shard.h"
 
 struct weft_shard {
-  /* by linear layer and pass: buffer of overlapped pieces (overlap.c), or WEFT_NO_BUF */
+  /* by linear layer and matrix product (forward, input gradient, weight gradient): buffer of
+   * overlapped pieces (overlap.c), or WEFT_NO_BUF */
   uint32_t overlap_buffer[WEFT_N_LAYER_PARAM * 3];
-  /* by parameter: TRUE if tensor parallel ranks must all-reduce its gradient. NULL: no gradient
-   * needs an all-reduce */
+  /* by parameter: TRUE if tensor parallel ranks must all-reduce the parameter's gradient. NULL: no
+   * gradient needs an all-reduce */
   gboolean *in_parts;
-  uint32_t joined;    /* newest all-reduce of a gradient that in_parts marks */
+  uint32_t joined; /* newest all-reduce of a gradient that the array in_parts marks */
 };

@@ -19,7 +19,7 @@ struct weft_widths weft_tensor_widths (const struct weft_job *job);
  * (sequence_parallel). */
 gboolean weft_tensor_scatters (const struct weft_step *s);
 
-/* Returns the dtype in which partial sums are reduced among tensor parallel ranks. */
+/* Returns the dtype of the partial sums that tensor parallel ranks reduce. */
 enum weft_dtype weft_tensor_partial (const struct weft_step *s);
 
 /* Append a collective over tensor parallel ranks. The all-reduce is in place; the others return a
@@ -46,7 +46,7 @@ void weft_tensor_scatter_into (struct weft_step *s, uint32_t buf, uint32_t mine,
  * weft_tensor_reduce_gradients() all-reduces `grad` at the end of the step. */
 void weft_tensor_share_gradient (struct weft_step *s, uint32_t param, uint32_t grad);
 
-/* At the end of a step, all-reduces the gradients that weft_tensor_share_gradient() has not
+/* All-reduces, at the end of a step, the gradients that weft_tensor_share_gradient() has not
  * reduced. The callback `reduced` returns the buffer that holds the gradient of a parameter. */
 typedef uint32_t weft_reduced_gradient (struct weft_step *s, uint32_t param);
 void weft_tensor_reduce_gradients (struct weft_step *s, weft_reduced_gradient *reduced);
@@ -100,11 +100,12 @@ void weft_context_attention (struct weft_step *s, struct weft_attention *a);
 void weft_context_attention_backward (struct weft_step *s, const struct weft_attention *a,
                                       uint32_t d_o, uint32_t dqkv);
 
-/* Canonical order: gradients of one microbatch are added over the ranks of `group`, which hold
- * parts of the same sequences, before gradients of different sequences are added. The ranks
- * reduce-scatter the gradient. Each rank stores its piece of the sum at the place of this piece in
- * `grad`, and sets the other pieces to zero. Does nothing for one rank or one microbatch. */
+/* Used in canonical order, in which gradients of one microbatch are added over the ranks of `group`
+ * before gradients of different sequences are added. These ranks hold parts of the same sequences.
+ * The ranks reduce-scatter the gradient `grad`. Each rank stores its piece of the sum at the place
+ * of this piece in `grad`, and sets the other pieces to zero. Does nothing if the group has one
+ * rank or the step has one microbatch. */
 void weft_context_sum (struct weft_step *s, uint32_t grad, enum weft_group_kind group);
 
-/* Divides `grad` into `pieces` equal parts, and zeroes all parts except this rank's part. */
+/* Divides `grad` into `pieces` equal parts. Zeroes all parts except the part of this rank. */
 void weft_context_keep (struct weft_step *s, uint32_t grad, uint32_t pieces);

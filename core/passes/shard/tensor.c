@@ -3,7 +3,7 @@
  *
  *   layer     weight cut by  forward                       backward
  *   qkv, fc1  rows           each rank has all of x        dx is a partial sum: reduced beside the
- *   head                                                   weight gradient
+ *   output                                                 weight gradient
  *   proj, fc2 columns        y is a partial sum: reduced,  each rank has all of dy
  *                            then the bias is added
  *
