@@ -8,7 +8,7 @@ weft_version (void)
   return WEFT_VERSION;
 }
 
-/* Fills `error`; of a message that is too long, keeps the beginning and the end. */
+/* Fills `error`. A message that is too long is cut in the middle. */
 static void
 fill (weft_error *error, weft_status status, const char *message)
 {

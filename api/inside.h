@@ -1,4 +1,4 @@
-/* inside.h - the structs behind the types of weft.h. */
+/* inside.h - the definitions of the structs that weft.h only declares. */
 #pragma once
 #include "core/plan/parts.h"
 #include "train/checkpoint.h"
@@ -6,7 +6,7 @@
 #include "api/include/weft/weft.h"
 
 struct weft_open_job {
-  weft_plan *plan;  /* plan of a step; contains the job */
+  weft_plan *plan;  /* plan of a step; the plan contains the job */
   GPtrArray *notes;
 };
 
@@ -16,29 +16,30 @@ struct weft_open_module {
   weft_exec *x;
   weft_parts *parts;
   weft_state *state;
-  struct weft_control control; /* read by the executor */
-  int32_t *batch;              /* read through `control`: (global_batch_size, seq_length + 1) */
+  struct weft_control control; /* inputs of a step, which the executor reads */
+  /* tokens, read through `control`: (global_batch_size, seq_length + 1) */
+  int32_t *batch;
   struct weft_progress progress;
 
-  gboolean only_last_reduces; /* gradients are reduced in the last backward only, as with
-                               * overlap_grad_reduce */
-  gboolean no_sync, broken; /* broken: a step has failed */
+  /* whether gradients are reduced in the last backward only, as with overlap_grad_reduce */
+  gboolean only_last_reduces;
+  gboolean no_sync, broken; /* broken: a step has failed, so that the module can only be closed */
   uint32_t next;            /* index of the next part of the step; 0 between steps */
-  char wants[64];           /* text returned by weft_module_wants() */
+  char wants[64];           /* text that weft_module_wants() has returned */
 };
 
-/* error.c: fills `error` from `reason` and frees `reason`; always returns false. Both may be
- * NULL. */
+/* error.c: fills `error` from `reason` and frees `reason`. Always returns false. Both pointers may
+ * be NULL. */
 bool weft_api_fail (weft_error *error, GError *reason);
 bool weft_api_fail_with (weft_error *error, weft_status status, const char *format, ...)
     G_GNUC_PRINTF (3, 4);
-/* error.c: false with an error if `pointer`, which is the argument `what` of the function `call`,
- * is NULL. */
+/* error.c: checks that a pointer argument of an API function is not NULL. False with an error if it
+ * is; `call` is the name of the function, `what` the name of the argument. */
 bool weft_api_given (const char *call, const char *what, const void *pointer, weft_error *error);
-bool weft_api_done (weft_error *error); /* clears `error`; always returns true */
+bool weft_api_done (weft_error *error); /* Clears `error`; always returns true. */
 
-/* module.c: FALSE with an error if a step is in progress. `call` is the name of the API function,
- * which is allowed only between steps. */
+/* module.c: FALSE with an error if a step is in progress. `call` is the name of the API function
+ * that is allowed only between steps. */
 bool weft_api_between_steps (weft_module *module, const char *call, weft_error *error);
 
 /* module.c: sets the loss scale of the next step. */

@@ -7,7 +7,7 @@
 #include <limits.h>
 #include <string.h>
 
-/* Checks that there is a word for every argument. */
+/* Checks the number of words, and that none of the words is NULL. */
 static bool
 check_words (size_t n, const char *const *words, weft_error *error)
 {
@@ -134,7 +134,7 @@ struct prediction {
   const struct weft_exec_ops *ops;
   weft_prediction out;
   GError *reason;
-  GAsyncQueue *done; /* receives this prediction when it has run */
+  GAsyncQueue *done; /* queue to which the prediction is sent when it is complete */
 };
 
 static void
@@ -168,8 +168,8 @@ run_in_thread (gpointer prediction, gpointer unused)
   g_async_queue_push (p->done, p);
 }
 
-/* SimGrid has one engine per process, which belongs to the thread that created it. So one thread,
- * which is never ended, runs all predictions, one after the other. */
+/* SimGrid has one engine per process, which belongs to the thread that created it. Therefore one
+ * thread, which never ends, runs all predictions, one after the other. */
 static gpointer
 start_thread (gpointer unused)
 {

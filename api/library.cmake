@@ -40,7 +40,7 @@ install(TARGETS weft weft_shared weft_static)
 install(TARGETS weft_bridge DESTINATION ${CMAKE_INSTALL_LIBDIR}/weft)
 install(FILES ${weft_header} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/weft)
 install(FILES ${PROJECT_BINARY_DIR}/weft.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
-install(DIRECTORY models topologies stacks validation DESTINATION share/weft)
+install(DIRECTORY models topologies stacks sites validation DESTINATION share/weft)
 install(FILES README.md LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR})
 # Completion and man page, printed by the command itself.
 function(weft_install_page form folder name)

@@ -11,7 +11,7 @@
 
 /* ------------------------------------------------------------------------- opening */
 
-/* Whether gradients are reduced in the last backward and in no earlier one. */
+/* Whether gradients are reduced only in the last backward of a step. */
 static gboolean
 only_last_reduces (const weft_module *m)
 {
@@ -166,7 +166,7 @@ weft_api_between_steps (weft_module *m, const char *call, weft_error *error)
                              call, weft_module_wants (m));
 }
 
-/* Checks that the next part of the step is of this kind. */
+/* Checks that the next part of the step is a part of this kind. */
 static bool
 is_next (const weft_module *m, enum weft_part_kind kind, weft_error *error)
 {
@@ -250,8 +250,8 @@ weft_module_zero_grad_buffer (weft_module *m, weft_error *error)
   return run_next (m, error);
 }
 
-/* Whether the pipeline has one stage; sets an error if not, because one of several stages cannot
- * run a cell without the others. */
+/* Whether the pipeline has one stage; sets an error if not. With several stages, a stage cannot run
+ * a microbatch alone, because it needs the other stages. */
 static bool
 has_one_stage (const weft_module *m, const char *call, weft_error *error)
 {
@@ -348,8 +348,8 @@ weft_module_no_sync_end (weft_module *m, weft_error *error)
 
 /* ----------------------------------------------------------------------- gradients */
 
-/* Runs all parts up to and including the next part of this kind. Parts whose calls the user has
- * left out run as well. */
+/* Runs all parts of the step up to and including the next part of this kind. Parts whose calls the
+ * user has not made run as well. */
 static bool
 run_through (weft_module *m, enum weft_part_kind kind, weft_error *error)
 {
@@ -443,8 +443,8 @@ check_adam (const weft_adam *adam, weft_error *error)
                              adam->lr, adam->beta1, adam->beta2, adam->epsilon, adam->weight_decay);
 }
 
-/* Sets the inputs of the update. The step number of Adam counts updates: skipped steps do not
- * count. */
+/* Sets the inputs of the parameter update. The step number for Adam counts updates; steps whose
+ * update was skipped do not count. */
 static void
 set_control (weft_module *m, const weft_adam *adam)
 {

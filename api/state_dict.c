@@ -1,16 +1,18 @@
-/* State dicts: references to tensors by name, loading by copy, and checkpoint files. */
+/* State dicts: references to tensors by name. Loading copies values into the tensors. Also
+ * checkpoint files. */
 #include "core/base/error.h"
 #include "train/hugging_face.h"
 #include "api/inside.h"
 #include <string.h>
 
-/* Elements that are copied at once. */
+/* number of elements that are copied at once */
 #define BLOCK 65536u
 
 struct weft_open_state_dict {
   weft_module *module;
   gboolean keep_vars;
-  enum weft_state_kind kind; /* what reads return: weights or masters */
+  /* what a read returns: the weights of the module, or their fp32 masters */
+  enum weft_state_kind kind;
   size_t n;
   weft_tensor_face *face;
   char **name; /* name of each tensor, with the prefix */
@@ -156,7 +158,7 @@ weft_api_refresh_masters (weft_module *m)
 {
   g_autofree float *block = g_new (float, BLOCK);
 
-  if (weft_state_dtype (m->state) == WEFT_FP32) /* fp32 weights are their own masters */
+  if (weft_state_dtype (m->state) == WEFT_FP32) /* fp32 weights have no separate masters */
     return;
   for (uint32_t i = 0; i < weft_state_count (m->state); i++) {
     const struct weft_state_tensor *t = weft_state_at (m->state, i);
@@ -168,7 +170,7 @@ weft_api_refresh_masters (weft_module *m)
   }
 }
 
-/* Index of the tensor with this name; the number of tensors if there is none. */
+/* Index of the tensor with this name; if there is none, the number of tensors. */
 static uint32_t
 find_tensor (weft_state *state, const char *name)
 {
@@ -196,8 +198,8 @@ check_shape (const struct weft_state_tensor *t, const weft_tensor *in, weft_erro
                              in->name, in->shape[0], in->shape[1], t->rows, t->columns);
 }
 
-/* Fills `where` with the tensor of each name, and fills the lists of unknown and missing names.
- * FALSE with an error if a shape is wrong. */
+/* Fills `where` with the tensor that each name belongs to, and fills the lists of unknown and
+ * missing names. FALSE with an error if a shape is wrong. */
 static bool
 match (weft_state *state, const weft_tensor *tensors, size_t n, uint32_t *where, GString **lists,
        weft_error *error)

@@ -10,21 +10,22 @@
 #include <math.h>
 #include <string.h>
 
-/* A row is listed as unexplained if its error is larger. */
+/* A row is listed as unexplained if the absolute value of its error is larger than this. */
 #define LARGE 0.3
 
-/* A source is large if its mean or its bias is: the goals of the project. */
+/* The errors of a source are called large if the mean of their absolute values, or their mean
+ * (bias), exceeds the goals of the project. */
 #define LARGE_MEAN 0.12
 #define LARGE_BIAS 0.05
 
 struct page {
   const weft_errors *errors;
-  weft_conf *notes; /* validation/accuracy.ini */
+  weft_conf *notes; /* the file validation/accuracy.ini */
   GPtrArray *sources;
   GString *text;
 };
 
-/* The value of a key of accuracy.ini; NULL: not given. */
+/* The value of a key of accuracy.ini; NULL if the file does not set the key. */
 static const char *
 note_of (const struct page *p, const char *section, const char *key)
 {
@@ -35,7 +36,7 @@ note_of (const struct page *p, const char *section, const char *key)
   return NULL;
 }
 
-/* What accuracy.ini says of the errors of a source; NULL: nothing. */
+/* The remark in accuracy.ini on the errors of a source; NULL: none. */
 static const char *
 remark_of (const struct page *p, const char *source, enum weft_quantity quantity)
 {
@@ -51,7 +52,7 @@ limit_of (const struct page *p, const char *key)
   return value ? g_ascii_strtod (value, NULL) : NAN;
 }
 
-/* Appends " VALUE |", or an empty cell for NaN. */
+/* Appends " VALUE |" to a row of a Markdown table; for NaN an empty cell. */
 static void
 append_cell (GString *text, const char *format, double value)
 {
@@ -100,7 +101,7 @@ append_errors (GString *text, const struct weft_validate_errors *e)
     g_string_append (text, "  |  |  |  |  |");
 }
 
-/* Appends the cell of the remarks on a source. */
+/* Appends the table cell with the remarks on a source. */
 static void
 append_remarks (const struct page *p, const char *source)
 {
@@ -111,7 +112,8 @@ append_remarks (const struct page *p, const char *source)
                           memory ? memory : "");
 }
 
-/* `remarks`: whether the table has the remarks on sources. */
+/* Appends a table of groups. `remarks`: whether the table has a column with the remarks on
+ * sources. */
 static void
 append_groups (const struct page *p, const GPtrArray *groups, const char *head, gboolean remarks)
 {

@@ -1,6 +1,6 @@
 /* accuracy.h - writes docs/accuracy.md: errors of predictions by source and by kind of job, bands,
- * order of strategies, constants, collectives, and the published runs whose errors are
- * unexplained. */
+ * order of strategies, constants, collectives, and published runs with errors that are not
+ * explained. */
 #pragma once
 #include "planner/errors.h"
 
@@ -9,5 +9,5 @@
  * nccl.csv. */
 gboolean weft_cli_accuracy (const weft_errors *errors, const char *path, GError **error);
 
-/* The path of the picture beside a page. The caller frees it. */
+/* The path of the picture that belongs to a page. The caller frees the text. */
 char *weft_cli_accuracy_beside (const char *path);

@@ -9,7 +9,7 @@
 
 /* ------------------------------------------------------------------------- the last fit */
 
-/* The document of the last fit; NULL without an error if there is none. */
+/* The JSON document of the last fit; NULL without an error if there is none. */
 static gboolean
 load_fit (JsonNode **fit, GError **error)
 {
@@ -29,7 +29,7 @@ load_fit (JsonNode **fit, GError **error)
   return weft_bad_input (error, "%s: found no fit, wanted the output of weft fit --json", path);
 }
 
-/* A number; NaN: null, or no such member. */
+/* The number in a member; NaN if the member is null or missing. */
 static double
 number (JsonObject *object, const char *member)
 {
@@ -44,7 +44,7 @@ object (JsonObject *parent, const char *member)
   return node && JSON_NODE_HOLDS_OBJECT (node) ? json_node_get_object (node) : NULL;
 }
 
-/* What the fit says of a constant; NULL: nothing. */
+/* What the last fit found for a constant; NULL: nothing. */
 static JsonObject *
 fitted_of (JsonNode *fit, const char *name)
 {

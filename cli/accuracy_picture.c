@@ -2,19 +2,19 @@
 #include <math.h>
 #include <string.h>
 
-/* Lengths in SVG units, which are pixels at natural size. */
+/* Lengths in SVG units, which are pixels at the picture's natural size. */
 enum {
   SIDE = 400,   /* of a panel */
   LEFT = 58,
   TOP = 30,
-  GAP = 78,     /* between the panels */
-  BELOW = 46,   /* room for the numbers and the name of an axis */
-  LINE = 18,    /* of the key */
-  KEY = 118,    /* width of an entry of the key */
+  GAP = 78,     /* space between the two panels */
+  BELOW = 46,   /* space below a panel for the numbers and the name of its axis */
+  LINE = 18,    /* height of one line of the key */
+  KEY = 118,    /* width of one entry of the key */
   WIDTH = LEFT + 2 * SIDE + GAP + 12
 };
 
-/* Distinct on white and on black, in an order in which neighbours differ. */
+/* Colours that can be told apart on white and on black. Neighbours in this order differ most. */
 static const char *const colours[] = {
   "#4477aa", "#ee6677", "#228833", "#ccbb44", "#66ccee", "#aa3377", "#ee7733", "#009988",
   "#882255", "#999933", "#332288", "#cc6677", "#44aa99", "#ddaa33", "#7777dd", "#117733",
@@ -26,12 +26,12 @@ struct panel {
   const weft_errors *errors;
   enum weft_quantity quantity;
   const char *name, *unit;
-  double x;         /* of the left side */
+  double x;         /* horizontal position of the left side */
   double low, high; /* logarithms to base 10 of the ends of both axes */
   GString *text;
 };
 
-/* Sets measured and predicted; FALSE: the row has no error of this quantity. */
+/* Sets *measured and *predicted. FALSE: the row has no error of this quantity. */
 static gboolean
 point_of (const struct weft_error_row *row, enum weft_quantity quantity, double *measured,
           double *predicted)
@@ -73,7 +73,7 @@ y_of (const struct panel *p, double value)
 
 /* ----------------------------------------------------------------------------- axes */
 
-/* Draws a number of both axes, with lines across the panel. */
+/* Draws one number on both axes of a panel, with a horizontal and a vertical line. */
 static void
 draw_tick (const struct panel *p, double value)
 {
@@ -91,7 +91,7 @@ draw_tick (const struct panel *p, double value)
 static void
 draw_ticks (const struct panel *p)
 {
-  int steps = p->high - p->low < 1 ? 9 : 1; /* numbers that are marked in a decade */
+  int steps = p->high - p->low < 1 ? 9 : 1; /* how many numbers are marked in one decade */
 
   for (int decade = (int) floor (p->low); decade <= p->high; decade++)
     for (int step = 1; step <= steps; step++) {
@@ -101,7 +101,7 @@ draw_ticks (const struct panel *p)
     }
 }
 
-/* Draws the points where predicted = factor * measured. */
+/* Draws the line of all points at which predicted = factor * measured. */
 static void
 draw_factor (const struct panel *p, double factor, const char *style)
 {
@@ -135,7 +135,8 @@ draw_frame (const struct panel *p)
 
 /* ----------------------------------------------------------------------------- points */
 
-/* The sources, those that are apart first, so that the others are drawn over them. */
+/* Lists the sources of the points. Sources that count in no total come first, so that the points of
+ * the others are drawn over theirs. */
 static GPtrArray *
 sources_of (const weft_errors *errors)
 {
@@ -168,7 +169,7 @@ colour_of (const weft_errors *errors, const GPtrArray *sources, guint source)
              : colours[source % G_N_ELEMENTS (colours)];
 }
 
-/* A point is a line of no length with round ends. */
+/* Draws the points of a source. A point is a line of length 0 with round ends. */
 static void
 draw_points (const struct panel *p, const char *source, const char *colour)
 {

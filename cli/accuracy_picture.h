@@ -2,6 +2,7 @@
 #pragma once
 #include "planner/errors.h"
 
-/* The recorded rows as points on logarithmic axes, step time and memory side by side, one colour
- * for each source; lines at 10 % above and below equality. Returns SVG, which the caller frees. */
+/* Draws the recorded rows as points on logarithmic axes, step time and memory side by side, with
+ * one colour for each source. Lines mark equality of prediction and measurement, and 10 % above and
+ * below it. Returns the SVG text, which the caller frees. */
 char *weft_cli_accuracy_picture (const weft_errors *errors);

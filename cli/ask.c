@@ -76,8 +76,8 @@ weft_cli_print_wrapped (const char *text, int indent, int columns)
   }
 }
 
-/* Least columns beside other text for which wrapping there is readable, and the indentation
- * otherwise. */
+/* LEAST_BESIDE: text is wrapped beside other text if at least this many columns are free there.
+ * BELOW: indentation of text that is wrapped below other text. */
 enum { LEAST_BESIDE = 30, BELOW = 8 };
 
 void

@@ -94,11 +94,14 @@ run_words (int argc, char **argv)
   return command ? command->run (argc - 1, argv + 1) : unknown_command (argv[1]);
 }
 
-/* Also fails if stdout could not be written: a full disk may be detected only by the last flush. */
+/* Runs the command line and returns the exit status. The status is also an error if stdout could
+ * not be written, which may be detected only when the last bytes are written. */
 int
 weft_cli_run (int argc, char **argv)
 {
-  signal (SIGXFSZ, SIG_IGN); /* a file that reaches its size limit is an error of write() */
+  /* a write beyond the size limit of files is then an error of write() instead of a signal that
+   * ends the process */
+  signal (SIGXFSZ, SIG_IGN);
   weft_output_guard_inputs ();
   int status = run_words (argc, argv);
 
@@ -114,7 +117,7 @@ struct reader {
   const struct weft_cli_page *page;
   weft_cli_input *input;
   struct weft_words words;
-  weft_settings *flags; /* settings from flags, which are added after those of the job file */
+  weft_settings *flags; /* settings from flags; they are added after the settings of the job file */
 };
 
 static gboolean
@@ -209,8 +212,8 @@ read_word (struct reader *r, GError **error)
   return ok;
 }
 
-/* Names the flags that were accepted without effect, such as those of a Megatron-LM command line
- * about data and logs. */
+/* Prints the flags that were accepted without effect, such as flags of Megatron-LM about data and
+ * logs. */
 static void
 note_ignored (const weft_settings *settings)
 {
@@ -221,7 +224,7 @@ note_ignored (const weft_settings *settings)
     fprintf (stderr, "weft: note: no effect, see `weft knobs NAME`: --%s\n", names);
 }
 
-/* Collects the settings of the job. Settings of the job file come first, because flags override
+/* Collects the settings of the job. The settings of the job file come first, so that flags override
  * them. */
 static gboolean
 collect (struct reader *r, GError **error)
@@ -262,7 +265,8 @@ weft_cli_input_clear (weft_cli_input *input)
   g_clear_pointer (&input->settings, weft_settings_free);
 }
 
-/* "--name VALUE", or "--name" without a value. The caller frees the text. */
+/* A flag as text for --help: "--name VALUE", or "--name" for a flag without a value. The caller
+ * frees the text. */
 static char *
 flag_text (const struct weft_cli_flag *flag)
 {
@@ -358,7 +362,8 @@ weft_cli_number (const char *flag, const char *what, const char *text, int64_t l
 
 /* ---------------------------------------------------------------------- output */
 
-/* Prints the error. Omits the middle of a very long message, which may quote a very long name. */
+/* Prints an error to stderr. The middle of a very long message is omitted, because the message may
+ * quote a very long name. */
 int
 weft_cli_fail (const GError *error)
 {
@@ -379,7 +384,7 @@ weft_cli_write (const char *path, const char *text, GError **error)
 
   if (!output)
     return FALSE;
-  fputs (text, weft_output_stream (output)); /* weft_output_close() reports errors */
+  fputs (text, weft_output_stream (output)); /* weft_output_close() reports errors of this write */
   return weft_output_close (output, error);
 }
 

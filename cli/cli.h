@@ -20,6 +20,8 @@
      "weft measure --model gpt2-nano --gpus 2")                                                    \
   X (plan, "search the best strategies for a model on a cluster",                                  \
      "weft plan --model llama3-8b --topology dgx-h100 --nodes 4 --global-batch-size 256")          \
+  X (size, "which cluster, how many days and how much money for so many tokens",                  \
+     "weft size --model llama3-8b --topology dgx-h100 --tokens 1T --sizes 64")                     \
   X (compare, "compare two jobs or two timelines, op by op",                                       \
      "weft compare predicted.json measured.json")                                                  \
   X (memory, "show what fills the memory of each stage, and what makes it fit",                    \
@@ -54,33 +56,38 @@ int weft_cli_run (int argc, char **argv);
 
 /* ------------------------------------------------------------------- arguments */
 
-/* A flag of one command. A flag without a value sets *on; a flag with a value sets *text. */
+/* A flag of one command. A flag without a value sets *on to TRUE; a flag with a value sets
+ * *text. */
 struct weft_cli_flag {
   const char *name;  /* "trace" */
-  const char *value; /* name of the value for --help, "FILE"; NULL: the flag has no value */
+  /* what --help prints for the value, such as "FILE"; NULL: the flag has no value */
+  const char *value;
   const char *doc;
   gboolean *on;
   const char **text;
 };
 
-/* The arguments that a command accepts, and its page for --help. */
+/* The arguments that a command accepts, and the texts of its page for --help. */
 struct weft_cli_page {
   const char *usage, *doc, *examples;
   const struct weft_cli_flag *flags;
   unsigned n_flags;
-  const struct weft_cli_flag *more; /* flags of executors (cli/executor_options.h), listed last */
+  /* flags for the options of executors (cli/executor_options.h), listed after the others */
+  const struct weft_cli_flag *more;
   unsigned n_more;
-  gboolean job; /* the operand is a job file and every setting of a job is a flag */
-  gboolean foreign; /* with `job`: the operand is no job file; the command reads it */
-  gboolean two; /* the command has two operands */
-  const char *topology; /* default topology of the job; NULL: the job must name one */
+  gboolean job; /* TRUE: the operand is a job file, and every setting of a job is a flag */
+  /* with `job`: TRUE: the operand is a file that the command itself reads, not a job file */
+  gboolean foreign;
+  gboolean two; /* TRUE: the command has a second operand */
+  /* topology of the job if the user names none; NULL: the user must name one */
+  const char *topology;
 };
 
 struct weft_cli_input {
-  const char *operand;     /* JOB or NAME; NULL: not given */
-  const char *second;      /* second operand of pages with `two` */
-  gboolean json, help;     /* flags of every command */
-  weft_settings *settings; /* settings of the job; NULL with --help */
+  const char *operand;     /* the operand, JOB or NAME; NULL: not given */
+  const char *second;      /* the second operand, for commands with `two` */
+  gboolean json, help;     /* --json and --help, which every command has */
+  weft_settings *settings; /* settings of the job; NULL if --help is given */
 };
 void weft_cli_input_clear (struct weft_cli_input *input);
 typedef struct weft_cli_input weft_cli_input;
@@ -92,7 +99,7 @@ G_DEFINE_AUTO_CLEANUP_CLEAR_FUNC (weft_cli_input, weft_cli_input_clear)
 gboolean weft_cli_read (const struct weft_cli_page *page, int argc, char **argv,
                         weft_cli_input *input, GError **error);
 
-/* Prints the page for --help. Returns exit status 0. */
+/* Prints the page for --help. Returns the exit status 0. */
 int weft_cli_help (const struct weft_cli_page *page);
 
 /* Every command begins with this function, which parses the arguments, prints the page for --help,
@@ -107,8 +114,8 @@ gboolean weft_cli_job (const weft_cli_input *input, struct weft_job *job, GError
 /* Prints the warnings of a job to stderr. */
 void weft_cli_warn (const struct weft_job *job);
 
-/* Parses the value of a flag as a whole number that is at least `lo`. `what` is what it
- * counts or numbers: "a number of ranks", "a rank". */
+/* Parses the value of a flag as a whole number that is at least `lo`. `what` says in messages what
+ * the number is: "a number of ranks", "a rank". */
 gboolean weft_cli_number (const char *flag, const char *what, const char *text, int64_t lo,
                           int64_t *number,
                           GError **error);
@@ -119,7 +126,7 @@ gboolean weft_cli_number (const char *flag, const char *what, const char *text, 
  * 0123456789ab)". */
 const char *weft_cli_version (void);
 
-/* Prints the error to stderr and returns its exit status. */
+/* Prints the error to stderr. Returns the exit status for this error. */
 int weft_cli_fail (const GError *error);
 
 /* Prints a JSON document to stdout. */

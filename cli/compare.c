@@ -13,16 +13,16 @@ static const char examples[] = "  weft compare before.ini after.ini\n"
                                "  weft sim job.ini --executor clock --timeline alone.json.gz\n"
                                "  weft compare predicted.json alone.json.gz --top 20\n";
 
-/* Number of ops listed without --top. */
+/* Number of ops that are listed if --top is not given. */
 enum { DEFAULT_TOP = 10 };
 
 struct compare_ask {
-  const weft_cli_options *own; /* options of executors */
+  const weft_cli_options *own; /* options that only one executor has */
   const char *executor, *top;
   struct weft_exec_options options;
 };
 
-/* One side of the comparison. The plan must outlive the timeline. */
+/* One side of the comparison: a plan and its timeline. The plan must outlive the timeline. */
 struct side {
   weft_plan *plan;
   weft_timeline *timeline;

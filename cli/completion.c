@@ -3,6 +3,7 @@
 #include "core/base/error.h"
 #include "core/base/sheet.h"
 #include "core/job/aliases.h"
+#include "planner/site.h"
 #include <stdio.h>
 #include <string.h>
 
@@ -16,7 +17,7 @@ static const struct {
 
 /* -------------------------------------------------------------------------- man */
 
-/* Text for man: backslashes and dashes are escaped, and so is a dot at the beginning of a line. */
+/* Text for a man page: backslashes, dashes and a dot at the beginning of a line are escaped. */
 static void
 print_roff (const char *text)
 {
@@ -61,7 +62,8 @@ print_man_page (const struct weft_cli_page *page, const char *job)
   printf (".fi\n");
 }
 
-/* Runs a command with --help, which prints the page of the command in the form weft_cli_form. */
+/* Runs a command with the flag --help, which prints the page of the command in the form
+ * weft_cli_form. */
 static void
 print_help_of (unsigned i)
 {
@@ -70,7 +72,8 @@ print_help_of (unsigned i)
   commands[i].run (2, argv);
 }
 
-/* Prints the man page. A command without struct weft_cli_page prints its help as plain lines. */
+/* Prints the man page of a command. For a command without struct weft_cli_page, prints the text of
+ * its help. */
 static void
 print_man (void)
 {
@@ -150,8 +153,8 @@ print_names (const char *flag, char **names)
   printf ("    --%s) COMPREPLY=($(compgen -W \"%s\" -- \"$cur\")); return ;;\n", flag, all);
 }
 
-/* Prints the flags of a command as one case of the shell function. Commands that list knobs, rules
- * and bundled files have only --json and --help. */
+/* Prints the flags of a command as one case of the shell function for completion. The commands that
+ * list knobs, rules or bundled files have only the flags --json and --help. */
 static void
 print_flags_of (unsigned i)
 {
@@ -164,7 +167,8 @@ static void
 print_bash (void)
 {
   g_auto (GStrv) models = weft_model_names (), stacks = weft_sheet_names (&weft_stack_sheet),
-                 topologies = weft_sheet_names (&weft_cluster_sheet);
+                 topologies = weft_sheet_names (&weft_cluster_sheet),
+                 sites = weft_data_names (WEFT_SITE_FOLDER, WEFT_SHEET_SUFFIX);
 
   weft_cli_form = WEFT_CLI_FORM_FLAGS;
   printf ("_weft() {\n  local cur=${COMP_WORDS[COMP_CWORD]} flags=\n"
@@ -174,7 +178,9 @@ print_bash (void)
   printf ("\" -- \"$cur\"))\n    return\n  fi\n  case ${COMP_WORDS[COMP_CWORD - 1]} in\n");
   print_names ("model", models);
   print_names ("topology", topologies);
+  print_names ("topologies", topologies);
   print_names ("stack", stacks);
+  print_names ("site", sites);
   printf ("  esac\n  case ${COMP_WORDS[1]} in\n");
   for (unsigned i = 0; i < G_N_ELEMENTS (commands); i++)
     print_flags_of (i);

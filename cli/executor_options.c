@@ -3,7 +3,7 @@
 #include "core/base/error.h"
 #include <string.h>
 
-/* The value of a flag on the command line. */
+/* The text that the command line gives for one flag. */
 struct given {
   gboolean on;
   const char *text;
@@ -11,9 +11,10 @@ struct given {
 
 struct weft_cli_options {
   const struct weft_exec_ops *const *executors;
-  GArray *flag;       /* struct weft_cli_flag: the lines of --help */
-  GPtrArray *given;   /* struct given *, by line; the lines of one flag share it */
-  GStringChunk *text; /* strings of the lines */
+  GArray *flag;       /* array of struct weft_cli_flag: the lines of --help */
+  /* array of struct given *, one for each line; the lines of one flag have the same pointer */
+  GPtrArray *given;
+  GStringChunk *text; /* owns the strings of the lines */
 };
 
 /* The row for the flag `name` in an executor's table, or NULL if the table has no such row. */
@@ -67,7 +68,7 @@ flag_at (const weft_cli_options *o, guint i)
   return &g_array_index (o->flag, struct weft_cli_flag, i);
 }
 
-/* Index of the last --help line of the flag with this name, or -1. */
+/* Index of the last --help line of the flag with this name; -1 if there is none. */
 static int
 last_line (const weft_cli_options *o, const char *name)
 {
@@ -77,8 +78,8 @@ last_line (const weft_cli_options *o, const char *name)
   return -1;
 }
 
-/* Adds a --help line below the other lines of the same flag. All lines of a flag share one struct
- * given. */
+/* Adds a line of --help below the other lines of the same flag. All lines of a flag point to one
+ * struct given. */
 static void
 add_line (weft_cli_options *o, const struct weft_field *row)
 {
@@ -95,7 +96,7 @@ add_line (weft_cli_options *o, const struct weft_field *row)
   g_ptr_array_insert (o->given, (gint) at, given);
 }
 
-/* Whether an executor that is listed before `ops` has added the same --help line. */
+/* Whether an executor that is listed before `ops` has added an equal line to --help. */
 static gboolean
 is_listed (const weft_cli_options *o, const struct weft_exec_ops *ops, const struct weft_field *row)
 {

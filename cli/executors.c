@@ -20,7 +20,7 @@ weft_cli_real_executors (void)
   return running;
 }
 
-/* The words, joined by `separator`, with `last` before the last word. */
+/* Joins words: `last` is put before the last word, `separator` between the others. */
 static char *
 join (const GPtrArray *word, const char *separator, const char *last)
 {

@@ -17,7 +17,7 @@ print_line (const struct weft_interop_line *line, int columns)
   weft_cli_print_beside (rest, used, columns);
 }
 
-/* The lines of one state after the other. */
+/* Prints the lines of the report: all settings of one state, then those of the next state. */
 static void
 print_report (const weft_interop_result *result)
 {
@@ -59,7 +59,8 @@ print_json (const weft_interop_result *result)
   weft_cli_print_json (b);
 }
 
-/* "17 settings are keys, 290 are defaults there" on stderr. */
+/* Prints on stderr how many settings the file has: "17 settings are keys, 290 are defaults
+ * there". */
 static void
 note_counts (const weft_interop_result *result)
 {
@@ -74,7 +75,7 @@ note_counts (const weft_interop_result *result)
            n[WEFT_EXPORT_NOT]);
 }
 
-/* Refuses an export that leaves settings out. */
+/* Refuses an export that leaves settings out. If `partial` is set, prints a note instead. */
 static gboolean
 is_whole (const weft_interop_result *result, gboolean partial, GError **error)
 {
@@ -134,7 +135,7 @@ weft_cli_export (int argc, char **argv)
   g_auto (weft_cli_input) input = { 0 };
   struct wishes wishes = { 0 };
   const struct weft_cli_flag flags[] = {
-    { "for", "SOFTWARE", "whose configuration: megatron-lm", NULL, &wishes.software },
+    { "for", "SOFTWARE", "whose configuration: megatron-lm or torchtitan", NULL, &wishes.software },
     { "output", "FILE", "write the configuration to FILE", NULL, &wishes.output },
     { "report", NULL,
       "print a line for every setting instead: mapped, default there, not expressible",

@@ -12,12 +12,12 @@
 
 struct ask {
   const char *constants, *assumptions, *source, *rounds, *jobs, *executor;
-  gboolean update;
+  gboolean update, thin;
 };
 
 enum { MOST_ROUNDS = 8, FILE_EVERY = 10 * G_USEC_PER_SEC };
 
-/* Prints a line of progress; in a file only now and then. */
+/* Prints a line of progress. In a file, lines are printed only every few seconds. */
 static void
 show_progress (void *user, const char *what, uint32_t done, uint32_t of)
 {
@@ -178,7 +178,7 @@ print_json (const weft_constants *constants, const weft_fit *fit)
 
 /* --------------------------------------------------------------------------- command */
 
-/* Writes the values of constants that rows depend on. */
+/* Writes the fitted values of those constants that any row depends on. */
 static gboolean
 update_files (const weft_constants *constants, const weft_fit *fit, GError **error)
 {
@@ -212,6 +212,7 @@ run (const weft_cli_input *input, const struct ask *ask)
                                       .jobs = jobs,
                                       .most_rounds = rounds,
                                       .source = ask->source,
+                                      .thin = ask->thin,
                                       .progress = show_progress,
                                       .user = &pace };
   if (!options.executor)
@@ -246,6 +247,9 @@ weft_cli_fit (int argc, char **argv)
       &ask.assumptions },
     { "source", "PATTERN", "only rows with id SOURCE-... whose SOURCE matches the pattern", NULL,
       &ask.source },
+    { "thin", NULL,
+      "of runs that differ only in the number of GPUs and the batch in proportion, use only the "
+      "one with the fewest GPUs", &ask.thin, NULL },
     { "rounds", "N", "most rounds; 0: only the errors and sensitivities at the prior values [8]",
       NULL, &ask.rounds },
     { "update", NULL, "write the fitted values into the files of topologies and stacks",

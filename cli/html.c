@@ -4,7 +4,7 @@
 #include <math.h>
 #include <string.h>
 
-/* Lengths of the picture in units of its viewBox. */
+/* Lengths of the picture in units of the viewBox of its SVG. */
 enum { WIDTH = 1000, LEFT = 70, ROW = 22, LANE = 6, GAP = 8 };
 
 static const char style[] =
@@ -148,7 +148,7 @@ x_of (const weft_report *r, double seconds)
   return LEFT + seconds / r->timeline->seconds * (WIDTH - LEFT);
 }
 
-/* Consecutive kernels of one phase and microbatch, which are drawn as one box. */
+/* Consecutive kernels of one phase and microbatch, drawn as one box. */
 struct run {
   double begin, end;
   uint8_t phase;
@@ -180,7 +180,8 @@ continues (const struct run *run, const struct weft_op *op, double begin, double
          begin <= run->end + slack;
 }
 
-/* Draws the kernels of one row. The kernels of one pass over a microbatch are one box. */
+/* Draws the kernels of one row of the timeline. The kernels of one pass over a microbatch are one
+ * box. */
 static void
 append_gpu (GString *out, const weft_report *r, uint32_t row, double y)
 {

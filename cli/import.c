@@ -6,7 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* The largest file of settings that is read. */
+/* Largest size of a file of settings that is read, in bytes. */
 #define MOST_BYTES ((gsize) 16 << 20)
 
 struct wishes {
@@ -23,7 +23,8 @@ is_set (const weft_settings *settings, const char *key)
   return FALSE;
 }
 
-/* Refuses a file without a setting that the software needs, unless a flag gives it. */
+/* Refuses a file that lacks a setting which the other software needs, unless a flag gives the
+ * setting. */
 static gboolean
 is_complete (const weft_interop_result *result, const weft_settings *flags, const char *name,
              GError **error)
@@ -36,6 +37,25 @@ is_complete (const weft_interop_result *result, const weft_settings *flags, cons
                              name, key, result->target->release, flag);
   }
   return TRUE;
+}
+
+/* The number of GPUs that flags give, as a number or as nodes of a topology; 0: they do not. */
+static gint64
+gpus_of (const weft_settings *flags)
+{
+  struct weft_cluster cluster;
+  gint64 gpus = 0, nodes = 0, per_node = 0;
+
+  for (unsigned i = 0; i < weft_settings_count (flags); i++) {
+    const struct weft_setting *flag = weft_settings_at (flags, i);
+    if (strcmp (flag->key, "gpus") == 0)
+      gpus = g_ascii_strtoll (flag->value, NULL, 10);
+    else if (strcmp (flag->key, "nodes") == 0)
+      nodes = g_ascii_strtoll (flag->value, NULL, 10);
+    else if (strcmp (flag->key, "topology") == 0 && weft_cluster_load (flag->value, &cluster, NULL))
+      per_node = cluster.f.node_gpus;
+  }
+  return CLAMP (gpus > 0 ? gpus : nodes * per_node, 0, (gint64) 1 << 24);
 }
 
 static void
@@ -76,7 +96,7 @@ print_json (const weft_interop_result *result, const char *job)
   weft_cli_print_json (b);
 }
 
-/* Notes on stderr what an import leaves out or does not need. */
+/* Prints on stderr which settings an import leaves out or does not need. */
 static void
 note (const weft_interop_result *result)
 {
@@ -127,7 +147,8 @@ run (weft_cli_input *input, const struct wishes *wishes, GError **error)
   g_autofree char *text = target ? weft_file_read (name, MOST_BYTES, &length, error) : NULL;
   if (!text || !weft_file_check_text (text, length, name, error))
     return FALSE;
-  g_autoptr (weft_interop_result) result = weft_import (target, text, name, wishes->partial, error);
+  g_autoptr (weft_interop_result) result =
+      weft_import (target, text, name, gpus_of (input->settings), wishes->partial, error);
   if (!result || !is_complete (result, input->settings, name, error))
     return FALSE;
   weft_settings_take (result->settings, input->settings);
@@ -144,7 +165,7 @@ weft_cli_import (int argc, char **argv)
   g_auto (weft_cli_input) input = { 0 };
   struct wishes wishes = { 0 };
   const struct weft_cli_flag flags[] = {
-    { "from", "SOFTWARE", "whose file it is: megatron-lm", NULL, &wishes.software },
+    { "from", "SOFTWARE", "whose file it is: megatron-lm or torchtitan", NULL, &wishes.software },
     { "output", "FILE", "write the job to FILE", NULL, &wishes.output },
     { "report", NULL, "print a line for every key instead of the job", &wishes.report, NULL },
     { "partial", NULL,

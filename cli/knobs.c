@@ -12,7 +12,8 @@
 
 static const struct weft_table *const table = &weft_strategy_table;
 
-/* Whether a knob is listed under a class, which is the first word of the knob's source. */
+/* Whether a knob is listed under a class. TRUE: the class is the first word of the knob's
+ * source. */
 static gboolean
 is_listed_under (const struct weft_field *knob, const char *class)
 {
@@ -20,7 +21,8 @@ is_listed_under (const struct weft_field *knob, const char *class)
   return strlen (class) == length && strncmp (knob->source, class, length) == 0;
 }
 
-/* All classes, in the order of the table. The caller unrefs the array. */
+/* The names of all classes that have knobs, in the order of the table. The caller unrefs the
+ * array. */
 static GPtrArray *
 classes (void)
 {
@@ -47,7 +49,8 @@ for_each_of (const char *class, print_knob print)
       print (&table->field[i]);
 }
 
-/* The text after "none: " in `affects`: why the knob has no effect; NULL for other knobs. */
+/* The reason why a knob has no effect: the text after "none: " in `affects`. NULL for other
+ * knobs. */
 static const char *
 reason_of (const struct weft_field *knob)
 {
@@ -90,7 +93,7 @@ print_alias (const struct weft_alias *alias)
   weft_cli_print_rest (text, used, weft_cli_columns ());
 }
 
-/* Prints the other spellings of flags: first those that set a knob, then those without effect. */
+/* Prints the flags that are other names: first those that set a knob, then those without effect. */
 static void
 print_aliases (void)
 {
@@ -127,7 +130,8 @@ print_line (const char *head, const char *text)
   weft_cli_print_wrapped (text, TEXT_COLUMN, weft_cli_columns ());
 }
 
-/* The description of a knob's i-th word. Words of schedules are described in weft_schedules[]. */
+/* The description of the i-th word that a knob accepts. Words of schedules are described in
+ * weft_schedules[]. */
 static const char *
 doc_of_word (const struct weft_field *knob, unsigned i)
 {
@@ -135,7 +139,7 @@ doc_of_word (const struct weft_field *knob, unsigned i)
                                             : weft_word_doc (knob->words, i);
 }
 
-/* Prints each word that a knob accepts, with its description. */
+/* Prints each word that a knob accepts as its value, with the description of the word. */
 static void
 print_words (const struct weft_field *knob)
 {
@@ -150,7 +154,7 @@ print_words (const struct weft_field *knob)
   }
 }
 
-/* The other spellings of a knob, separated by blanks. The caller frees the text. */
+/* The other names of a knob, separated by blanks. The caller frees the text. */
 static char *
 aliases_of (const struct weft_field *knob)
 {
@@ -194,7 +198,7 @@ build_words (JsonBuilder *builder, const char *member, const char *text)
   json_builder_end_array (builder);
 }
 
-/* Adds the effects of a knob to JSON. "not yet" is one element of the array. */
+/* Adds the effects of a knob to JSON, one array element for each word. "not yet" is one element. */
 static void
 build_affects (JsonBuilder *builder, const struct weft_field *knob)
 {
@@ -227,7 +231,7 @@ build_knob (JsonBuilder *builder, const struct weft_field *knob)
   json_builder_end_object (builder);
 }
 
-/* Prints row `only`, or all rows if `only` is negative. */
+/* Prints the knob in row `only`, or all knobs if `only` is negative. */
 static void
 print_json (int only)
 {
@@ -241,8 +245,8 @@ print_json (int only)
   weft_cli_print_json (builder);
 }
 
-/* Text with `with` in place of every bar, which would end a cell of a Markdown table. The caller
- * frees the text. */
+/* Replaces every vertical bar of a text by `with`, because a bar would end a cell of a Markdown
+ * table. The caller frees the text. */
 static char *
 without_bars (const char *text, const char *with)
 {
@@ -323,8 +327,8 @@ print_one_alias (const struct weft_alias *alias)
   print_line (alias->ignored ? "affects" : "sets", text);
 }
 
-/* Sets the error for a name that is not a knob. The name may be a setting of another section than
- * [strategy]. */
+/* Sets the error for a name that is not a knob. The error says so if the name is a setting of
+ * another section than [strategy]. */
 static gboolean
 unknown_knob (const char *name, GError **error)
 {

@@ -13,7 +13,7 @@ refuse_others (const char *asked, const struct weft_exec_ops *ops, GError **erro
   g_auto (weft_launch) launch = { 0 };
 
   if (!weft_launch_read (asked, NULL, &launch, asked ? error : NULL))
-    return !asked; /* ignore launcher variables unless --launcher names one */
+    return !asked; /* without --launcher, ignore the variables of the launcher */
   if (launch.n <= 1)
     return TRUE;
   g_autofree char *others =
@@ -57,7 +57,8 @@ weft_cli_launch_check (const weft_launch *launch, const char *asked, const struc
                          asked, number, ranks, launch->n);
 }
 
-/* Prints the address of the rendezvous and the source of its secret. */
+/* Prints the address of the rendezvous (the server through which the processes find each other) and
+ * where its secret comes from. */
 static void
 print_rendezvous (const weft_launch *launch)
 {

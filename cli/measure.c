@@ -36,14 +36,15 @@ static const char examples[] = "  weft measure --model gpt2-nano --gpus 2 --outp
 #define GPT "model=gpt2-nano qk_layernorm=false activation=gelu "
 #define RELU2 "model=gpt2-nano qk_layernorm=false activation=squared_relu "
 #define LLAMA "model=llama-nano qk_layernorm=true activation=swiglu num_query_groups=2 "
-/* Every entry sets the same keys, so that no entry inherits a value from the one before it. */
+/* Every entry sets the same keys, because the settings of one entry remain when the next entry is
+ * applied. */
 static const char *const cpu_grid[] = {
   NARROW GPT,   MIDDLE GPT,   WIDE GPT,     NARROW RELU2,
   MIDDLE RELU2, NARROW LLAMA, MIDDLE LLAMA, WIDE LLAMA,
 };
 static const char *const cpu_precisions[] = { "fp32", "bf16", NULL };
 
-/* Two layers of published models: smaller models do not use all of a GPU. */
+/* Two layers of published models. Smaller models would not use all of a GPU. */
 static const char *const gpu_grid[] = {
   "model=gpt2 num_layers=2 seq_length=1024 micro_batch_size=16 ",
   "model=gpt2-xl num_layers=2 seq_length=1024 micro_batch_size=8 ",
@@ -53,11 +54,11 @@ static const char *const gpu_grid[] = {
 };
 static const char *const gpu_precisions[] = { "bf16", NULL };
 
-/* The models, precisions and ranks that are measured if no model is given. */
+/* The models, precisions and numbers of ranks that are measured if the user names no model. */
 static const struct grid {
   const char *const *model, *const *precision;
   unsigned n;
-  uint32_t least_ranks; /* least number of ranks for the second measurement */
+  uint32_t least_ranks; /* least number of ranks of the measurement on several ranks */
 } on_cpu = { cpu_grid, cpu_precisions, G_N_ELEMENTS (cpu_grid), 2 },
   on_gpu = { gpu_grid, gpu_precisions, G_N_ELEMENTS (gpu_grid), 1 };
 
@@ -81,13 +82,13 @@ add_words (weft_settings *settings, const char *words)
 
 /* ---------------------------------------------------------------------- measuring */
 
-/* The arguments of the command, and the state of the measurement. */
+/* The arguments of weft measure, and the state of the measurement. */
 struct asked {
   const weft_cli_input *input;
   const struct weft_exec_ops *ops;
   const char *output;
   weft_measure *m;
-  gboolean launched; /* whether launch[], the host seconds of GPU launches, was measured */
+  gboolean launched; /* whether the host seconds of GPU launches, launch[], were measured */
   double launch[WEFT_N_HOST_COST];
 };
 
@@ -127,7 +128,8 @@ make_plan (const struct asked *a, GError **error)
 
   if (!weft_cli_job (a->input, &job, error) || !check_machine (a, &job, error))
     return NULL;
-  job.cluster.f.cost_table = 0; /* the plan must not depend on earlier measurements */
+  /* the plan must not depend on the results of earlier measurements */
+  job.cluster.f.cost_table = 0;
   g_autoptr (weft_plan) plan = weft_plan_new (&job, error);
   if (!plan || !weft_memory_check (plan, a->ops, error))
     return NULL;
@@ -182,7 +184,7 @@ measure_models (const struct asked *a, const struct grid *grid, uint32_t ranks, 
   return TRUE;
 }
 
-/* Measures all models on one rank, then on the requested number of ranks. */
+/* Measures all models on one rank, then on the number of ranks that the user requested. */
 static gboolean
 measure_grid (const struct asked *a, struct weft_job *job, GError **error)
 {
@@ -293,7 +295,7 @@ answer (const struct asked *a, const struct weft_job *job, GError **error)
   return !a->output || weft_cli_write (a->output, text, error);
 }
 
-/* Measures host times of launches, and copies between a GPU and its host. */
+/* Measures the host seconds of launches, and the copies between a GPU and its host. */
 static gboolean
 measure_hosts (struct asked *a, const struct weft_job *job, GError **error)
 {

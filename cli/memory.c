@@ -14,9 +14,9 @@
 
 /* --------------------------------------------------------------------- changes */
 
-/* Each function changes a job so that it needs less memory, and returns whether this was possible.
- * Cheap changes come first: sharding over replicas costs little time, recompute a third of the
- * work. */
+/* Each of the next functions changes a job so that it needs less memory, and returns whether this
+ * was possible. Changes that cost little time come first: sharding over replicas costs little,
+ * recompute costs a third of the work. */
 static gboolean
 shard_optimizer (struct weft_job *job)
 {
@@ -27,7 +27,7 @@ shard_optimizer (struct weft_job *job)
   return TRUE;
 }
 
-/* ZeRO-3: also shards gradients and weights, which are then communicated in every microbatch. */
+/* ZeRO-3: shards gradients and weights too. They are then communicated in every microbatch. */
 static gboolean
 shard_everything (struct weft_job *job)
 {
@@ -41,7 +41,8 @@ shard_everything (struct weft_job *job)
   return TRUE;
 }
 
-/* Computes loss and head in chunks: in many small models, the logits are the largest activation. */
+/* Computes output head and loss in chunks of tokens: in many small models, the logits are the
+ * largest activation. */
 static gboolean
 chunk_head (struct weft_job *job)
 {
@@ -79,7 +80,8 @@ double_pipeline (struct weft_job *job)
   return TRUE;
 }
 
-/* Doubles the tensor parallel size, as long as a group stays within the fastest links. */
+/* Doubles the tensor-parallel size, as long as the fastest kind of link connects all GPUs of a
+ * group. */
 static gboolean
 double_tensor (struct weft_job *job)
 {
@@ -87,7 +89,7 @@ double_tensor (struct weft_job *job)
   return job->strategy.tensor_model_parallel_size <= weft_fabric_domain (&job->cluster);
 }
 
-/* Moves the optimizer state to host memory. */
+/* Changes the job so that its optimizer state is in host memory. */
 static gboolean
 offload_optimizer (struct weft_job *job)
 {
@@ -97,7 +99,8 @@ offload_optimizer (struct weft_job *job)
   return TRUE;
 }
 
-/* Halves the offloaded fraction of the optimizer state, for hosts with too little memory. */
+/* Halves the fraction of the optimizer state that is in host memory, for hosts with too little
+ * memory. */
 static gboolean
 offload_less (struct weft_job *job)
 {
@@ -112,7 +115,7 @@ static gboolean (*const changes[]) (struct weft_job *job) = {
   double_pipeline, double_tensor,    offload_optimizer, offload_less,
 };
 
-/* Maximum number of changes in one combination. */
+/* Largest number of changes that are combined. */
 enum { MOST_CHANGES = 3 };
 
 static gboolean
@@ -121,7 +124,8 @@ is_allowed (const struct weft_job *job)
   return weft_strategy_check (&job->strategy, NULL) && weft_job_check (job, NULL);
 }
 
-/* Whether a lower bound of the memory fits. The bound needs only a program of a few layers. */
+/* Whether a lower bound of the job's memory fits the GPU. The bound needs only a program of a few
+ * layers. */
 static gboolean
 may_fit (const struct weft_job *job)
 {
@@ -130,8 +134,8 @@ may_fit (const struct weft_job *job)
   return weft_bound_passes (cache, job).bytes <= weft_plan_capacity (job);
 }
 
-/* The proved plan of a job, or NULL if its memory does not fit. Most combinations do not fit, so a
- * draft is made first. */
+/* Makes the proved plan of a job. NULL if its memory does not fit. Most combinations do not fit, so
+ * a plan without proofs (a draft) is made first. */
 static weft_plan *
 fitting_plan (const struct weft_job *job)
 {
@@ -142,12 +146,12 @@ fitting_plan (const struct weft_job *job)
   if (!draft || !weft_plan_fits (draft))
     return NULL;
   if (draft->allocated)
-    return weft_plan_new (job, NULL); /* the draft has no offsets to prove */
+    return weft_plan_new (job, NULL); /* a draft has no offsets that could be proved */
   return weft_plan_check (draft, NULL) ? g_steal_pointer (&draft) : NULL;
 }
 
-/* Adds the settings of a job to a set; FALSE: the set has them already, because different
- * combinations of changes may lead to the same job. */
+/* Adds the settings of a job to a set. FALSE: the set already contains equal settings, because
+ * different combinations of changes may lead to the same job. */
 static gboolean
 add_settings (GHashTable *tried, const struct weft_job *job)
 {
@@ -158,8 +162,8 @@ add_settings (GHashTable *tried, const struct weft_job *job)
   return g_hash_table_add (tried, g_byte_array_free_to_bytes (g_steal_pointer (&all)));
 }
 
-/* Tries all combinations of `more` changes from index `first` on, in the order of the table.
- * Returns the plan of the first combination that fits, or NULL. */
+/* Tries all combinations of `more` changes of the table, from index `first` on, in the order of the
+ * table. Returns the plan of the first combination whose memory fits, or NULL. */
 static weft_plan *
 try_changes (const struct weft_job *job, unsigned first, unsigned more, GHashTable *tried)
 {

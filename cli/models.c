@@ -9,7 +9,8 @@
 
 static const struct weft_table *const table = &weft_model_table;
 
-/* A parameter count as text, "8.03B" or "427k": B means billions. The caller frees the text. */
+/* A number of parameters as text, "8.03B" or "427k", where B means billions. The caller frees the
+ * text. */
 static char *
 count_text (uint64_t n)
 {
@@ -27,7 +28,7 @@ count_text (uint64_t n)
   return g_strdup_printf ("%" G_GUINT64_FORMAT, n);
 }
 
-/* The width of the MLP as text; with experts "128 x 768, top 8". The caller frees the text. */
+/* The width of the MLP as text; for experts "128 x 768, top 8". The caller frees the text. */
 static char *
 ffn_text (const union weft_model *m)
 {
@@ -52,8 +53,8 @@ int_text (int64_t n)
   return g_strdup_printf ("%" G_GINT64_FORMAT, n);
 }
 
-/* The source of the model's shape, without the parameter count that follows a semicolon. The caller
- * frees the text. */
+/* The source of the model's shape as text. The parameter count, which follows a semicolon in the
+ * file, is cut off. The caller frees the text. */
 static char *
 source_text (const union weft_model *m)
 {
@@ -61,7 +62,8 @@ source_text (const union weft_model *m)
   return g_strndup (source, strcspn (source, ";"));
 }
 
-/* X(head, width, text of the cell from `m`); a negative width flushes left. */
+/* Columns of the table: X(head, width, text of the cell from `m`). A negative width aligns the cell
+ * left. */
 #define COLUMN_LIST(X)                                                                             \
   X ("name", -15, g_strdup (g_quark_to_string (m->name)))                                          \
   X ("layers", 6, int_text (m->num_layers))                                                        \
@@ -90,8 +92,8 @@ cells_of (const union weft_model *m)
   return cells;
 }
 
-/* Prints one row, or the heads if `cells` is NULL. Columns that do not fit the terminal are left
- * out, from the right; the last is cut. */
+/* Prints one row of the table, or the heads of the columns if `cells` is NULL. Columns on the right
+ * that do not fit the terminal are left out, and the last column that is printed may be cut. */
 static void
 print_row (GPtrArray *cells)
 {
@@ -108,7 +110,7 @@ print_row (GPtrArray *cells)
     printf ("\n");
 }
 
-/* Numbers derived from the shape, for the page of one model and for JSON. */
+/* Numbers that are computed from the shape of a model, for the page of one model and for JSON. */
 #define RESULT_LIST(X)                                                                             \
   X ("parameters", weft_model_parameters (m), "all parameters, as their authors count them")       \
   X ("active_parameters", weft_model_active_parameters (m), "parameters that one token uses")      \

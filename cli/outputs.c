@@ -21,8 +21,8 @@ check_inputs (const struct weft_cli_output *o, const char *const *inputs, GError
   return TRUE;
 }
 
-/* Checks that no other output is the same file, which may not exist yet. `target`: the file of the
- * output; NULL: a device or pipe, which may have several outputs. */
+/* Checks that no other output is the same file; the file may not exist yet. `target`: the file of
+ * this output; NULL: a device or pipe, which may have several outputs. */
 static gboolean
 check_others (const struct weft_cli_output *o, const char *target,
               const struct weft_cli_output *others, unsigned n, GError **error)

@@ -2,6 +2,7 @@
  * first. */
 #include "cli/ask.h"
 #include "cli/cli.h"
+#include "cli/interrupt.h"
 #include "cli/sure.h"
 #include "cli/watch.h"
 #include "core/base/error.h"
@@ -14,42 +15,9 @@
 #include "planner/memory_risk.h"
 #include "planner/planner.h"
 #include <math.h>
-#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
-
-/* Status of a command that ctrl-C ended, as shells report it. */
-enum { EXIT_BY_SIGINT = 128 + SIGINT };
-
-/* Fraction of the GPU memory that a strategy leaves free by default, for fragmentation and for
- * libraries whose memory is not part of a plan. */
-#define HEADROOM 0.05
-
-static volatile sig_atomic_t interrupted;
-
-static void
-interrupt (int signal)
-{
-  (void) signal;
-  interrupted = 1;
-}
-
-/* The first ctrl-C ends the search after the current strategy; the second one ends the process. */
-static void
-catch_interrupt (void)
-{
-  struct sigaction action = { .sa_handler = interrupt, .sa_flags = (int) SA_RESETHAND };
-
-  sigaction (SIGINT, &action, NULL);
-}
-
-static gboolean
-is_interrupted (void *user)
-{
-  (void) user;
-  return interrupted;
-}
 
 /* ------------------------------------------------------------------------ text */
 
@@ -89,7 +57,8 @@ optimizer_word (const union weft_strategy *s)
                                       : weft_sharding_words[WEFT_NO_SHARD];
 }
 
-/* The knobs that overlap communication and are on: "grad+param". The caller frees the text. */
+/* The knobs that overlap communication and are on, in short words: "grad+param". The caller frees
+ * the text. */
 static char *
 overlap_text (const union weft_strategy *s)
 {
@@ -109,7 +78,7 @@ number (int64_t value)
   return g_strdup_printf ("%" G_GINT64_FORMAT, value);
 }
 
-/* A number, or "-" for NAN. */
+/* A number as text; "-" for NaN. */
 static char *
 real (double value, int digits)
 {
@@ -134,7 +103,7 @@ schedule_word (const union weft_strategy *s)
   return s->pipeline_model_parallel_size > 1 ? weft_schedule_words[s->pipeline_schedule] : "-";
 }
 
-/* What is printed: the search around a job, and how sure its predictions are. */
+/* What the page shows: the search around a job, and how certain its predictions are. */
 struct page {
   const struct weft_job *job;
   const weft_search *search;
@@ -142,15 +111,16 @@ struct page {
   struct weft_ratio_error ratio;
 };
 
-/* Whether a candidate may exceed the memory of the GPU. `job`: the job with the strategy of the
- * candidate. */
+/* Whether a candidate may in reality need more memory than the GPU has. `job`: the job with the
+ * strategy of the candidate. */
 static gboolean
 is_risky (const struct page *page, const struct weft_job *job, const struct weft_candidate *c)
 {
   return weft_memory_is_risky (page->sure->bands, job, (double) c->bytes);
 }
 
-/* Memory in GB, with RISK behind it if the strategy may not fit. The caller frees the text. */
+/* The memory in GB as text, followed by RISK if the strategy may in reality not fit. The caller
+ * frees the text. */
 #define RISK "!"
 
 static char *
@@ -160,7 +130,8 @@ memory_text (const struct page *page, const struct weft_job *job, const struct w
                           is_risky (page, job, c) ? RISK : " ");
 }
 
-/* Whether the predictions cannot tell a strategy from the best. */
+/* Whether the predicted time of a strategy is so near to that of the best that the strategy may in
+ * reality be faster. */
 static gboolean
 is_tied (const struct page *page, const struct weft_candidate *c)
 {
@@ -169,8 +140,8 @@ is_tied (const struct page *page, const struct weft_candidate *c)
   return c != best && c->seconds > 0 && c->seconds <= best->seconds * (1 + page->ratio.error);
 }
 
-/* The step time, with TIED behind it if the strategy may be faster than the best. The caller frees
- * the text. */
+/* The step time as text, followed by TIED if the strategy may in reality be faster than the best
+ * strategy. The caller frees the text. */
 #define TIED "~"
 
 static char *
@@ -180,8 +151,8 @@ step_text (const struct page *page, const struct weft_candidate *c)
   return g_strconcat (time, is_tied (page, c) ? TIED : " ", NULL);
 }
 
-/* X (head, whether the column is always shown, text of the cell). Other columns are shown only if
- * their cells differ between strategies. */
+/* Columns of the table: X (head, whether the column is always shown, text of the cell). A column
+ * that is not always shown is shown only if its cells differ between strategies. */
 #define COLUMN_LIST(X)                                                                             \
   X ("tp", TRUE, number (s->tensor_model_parallel_size))                                           \
   X ("cp", FALSE, number (s->context_parallel_size))                                               \
@@ -212,7 +183,7 @@ static const struct {
 #undef COLUMN_ROW
 };
 
-/* A row of the table; the texts are owned. */
+/* A row of the table. Its texts are owned. */
 struct cells {
   char *text[N_COLUMN];
 };
@@ -236,7 +207,7 @@ clear_cells (struct cells *cells)
     g_free (cells->text[i]);
 }
 
-/* A strategy in one line: "tp 4, cp 1, ...". The caller frees the text. */
+/* A strategy as one line of text: "tp 4, cp 1, ...". The caller frees the text. */
 static char *
 strategy_text (const struct page *page, const struct weft_candidate *c)
 {
@@ -249,7 +220,7 @@ strategy_text (const struct page *page, const struct weft_candidate *c)
   return g_string_free (text, FALSE);
 }
 
-/* The width of a column; 0: all rows have the same text, and the column is left out. */
+/* The width of a column. 0: the cells of all rows are equal, and the column is left out. */
 static int
 width_of (const struct cells *rows, uint32_t n, unsigned column)
 {
@@ -263,7 +234,7 @@ width_of (const struct cells *rows, uint32_t n, unsigned column)
   return differ ? (int) width : 0;
 }
 
-/* Words are flush left, numbers flush right. */
+/* Prints a cell of the table: words are aligned left, numbers right. */
 static int
 print_cell (const char *text, int width, gboolean word)
 {
@@ -289,8 +260,8 @@ print_common (const struct cells *rows, const int *width)
     printf ("all with %s\n", text->str);
 }
 
-/* Leaves out tokens/s/GPU, then MFU, which follow from the step time, until rows fit the
- * terminal. */
+/* Leaves out columns until the rows fit the terminal: first tokens/s/GPU, then MFU, which both
+ * follow from the step time. */
 static void
 drop_columns (int *width, int terminal)
 {
@@ -304,7 +275,7 @@ drop_columns (int *width, int terminal)
   }
 }
 
-/* Indentation of a reason that does not fit beside its row. */
+/* Indentation of a reason that is printed below its row, because it does not fit beside the row. */
 enum { REASON_INDENT = 6 };
 
 static void
@@ -340,7 +311,8 @@ print_table (const struct page *page)
     clear_cells (&rows[i]);
 }
 
-/* The legend of RISK, if a strategy of the table has it, and the fastest strategy without it. */
+/* Prints what the mark RISK means, if a strategy of the table has it, and names the fastest
+ * strategy without the mark. */
 static void
 print_risk (const struct page *page)
 {
@@ -369,7 +341,7 @@ print_risk (const struct page *page)
   weft_cli_print_wrapped (text, 2, weft_cli_columns ());
 }
 
-/* The legend of TIED, if a strategy of the table has it. */
+/* Prints what the mark TIED means, if a strategy of the table has it. */
 static void
 print_tied (const struct page *page)
 {
@@ -411,7 +383,8 @@ print_near_miss (const struct page *page)
   weft_cli_print_wrapped (strategy, 2, weft_cli_columns ());
 }
 
-/* Prints the size of a cluster on which a strategy fits, for a job of which no strategy fits. */
+/* For a job for which no strategy fits in memory, prints the size of a cluster on which one
+ * fits. */
 static void
 print_enough (const struct weft_job *job, const weft_search *search)
 {
@@ -446,7 +419,7 @@ print_counts (const weft_search *search)
   printf ("\n");
 }
 
-/* Prints the command of weft sim that simulates the best strategy. */
+/* Prints the command line of weft sim that simulates the best strategy. */
 static void
 print_command (const struct weft_job *job, gboolean graph)
 {
@@ -563,7 +536,7 @@ plan (const weft_cli_input *input, const char *finalists, gboolean graph)
   struct weft_cli_watch watch =
       weft_cli_watch_start (isatty (STDERR_FILENO), g_get_monotonic_time ());
   struct weft_search_options options = { .progress = weft_cli_watch_show,
-                                         .stop = is_interrupted,
+                                         .stop = weft_cli_is_interrupted,
                                          .user = &watch };
   int64_t n = 0;
 
@@ -576,9 +549,9 @@ plan (const weft_cli_input *input, const char *finalists, gboolean graph)
   if (!weft_job_assemble (input->settings, &job, &error))
     return weft_cli_fail (error);
   if (!job.train_set[WEFT_TRAIN_memory_headroom])
-    job.train.memory_headroom = HEADROOM;
+    job.train.memory_headroom = WEFT_SEARCH_HEADROOM;
   weft_cli_warn (&job);
-  catch_interrupt ();
+  weft_cli_catch_interrupt ();
   g_autoptr (weft_cli_sure) sure = weft_cli_sure_new (&error);
   if (!sure)
     return weft_cli_fail (error);
@@ -591,7 +564,7 @@ plan (const weft_cli_input *input, const char *finalists, gboolean graph)
     print_json (&page);
   else
     print_text (&page, graph);
-  return error ? weft_cli_fail (error) : search->stopped ? EXIT_BY_SIGINT : 0;
+  return error ? weft_cli_fail (error) : search->stopped ? WEFT_CLI_EXIT_BY_SIGINT : 0;
 }
 
 int

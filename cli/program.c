@@ -58,7 +58,7 @@ print_pool (const struct weft_memory *memory, enum weft_pool pool)
   }
 }
 
-/* The layers of a program as text: "0 to 3, 8 to 11". The caller frees the text. */
+/* The layers of a program as text, such as "0 to 3, 8 to 11". The caller frees the text. */
 static char *
 layers_of (const weft_program *p)
 {
@@ -77,8 +77,8 @@ layers_of (const weft_program *p)
   return g_string_free (text, FALSE);
 }
 
-/* Prints rows of a program. Rows that are wider than the terminal are continued after a backslash,
- * which the parser reads. */
+/* Prints rows of a program. A row that is wider than the terminal is broken after a backslash; the
+ * parser joins such lines. */
 static void
 print_rows (const char *text)
 {
@@ -88,7 +88,8 @@ print_rows (const char *text)
   fputs (fitting ? fitting : text, stdout);
 }
 
-/* The lines above the program are comments, so the whole output can be parsed again. */
+/* Prints a program as text. The lines above it are comments, so that the parser can read the whole
+ * output. */
 static void
 print_text (const weft_plan *plan, uint32_t role)
 {
@@ -167,7 +168,8 @@ static void
 print_picture (const weft_grid *grid, const char *schedule)
 {
   g_autofree char *picture = weft_grid_ascii (grid, weft_cli_columns ());
-  double whole = (double) grid->n_stages / grid->n_ranks; /* chunks per rank of one copy */
+  /* number of chunks per rank, for one copy of the model */
+  double whole = (double) grid->n_stages / grid->n_ranks;
 
   g_autofree char *head = g_strdup_printf (
       "%s: %u ranks, %u stages, %u microbatches, at most %.4g in flight on rank 0\n\n", schedule,
@@ -226,7 +228,8 @@ print_schedule (const struct request *request, const struct weft_job *job)
   return 0;
 }
 
-/* Parses the value of a flag as the number of a stage or rank (`what`), which must be below n. */
+/* Parses the value of a flag as the number of a pipeline stage or a rank (`what`). The number must
+ * be below n. */
 static gboolean
 read_below (const char *flag, const char *what, const char *text, uint32_t n, int64_t *out,
             GError **error)
@@ -273,7 +276,7 @@ print_program (const struct request *request, const struct weft_job *job)
   return 0;
 }
 
-/* Maximum size of a program in text form, in bytes: about 10 million ops. */
+/* Largest size of a program as text, in bytes: about 10 million ops. */
 #define MOST_TEXT ((gsize) 1 << 31)
 
 static weft_program *
@@ -293,7 +296,7 @@ load_program (const char *path, GError **error)
   return NULL;
 }
 
-/* Reads the program of a file, checks it and prints it again. Returns the exit status. */
+/* Reads a program from a file, checks it and prints it. Returns the exit status. */
 static int
 reprint (const struct request *request)
 {
@@ -313,7 +316,7 @@ reprint (const struct request *request)
   return 0;
 }
 
-/* Whether the arguments describe a job: they name a file or set a setting of a job. */
+/* Whether the arguments describe a job. TRUE: they name a file or set a setting of a job. */
 static gboolean
 names_a_job (const weft_cli_input *input)
 {
@@ -335,7 +338,7 @@ check_read (const struct request *r, const weft_cli_input *input, GError **error
                          flag ? flag : "a job");
 }
 
-/* Refuses combinations of flags that exclude each other or have no effect together. */
+/* Refuses combinations of flags that contradict each other or have no effect together. */
 static gboolean
 check_request (const struct request *r, GError **error)
 {

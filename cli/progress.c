@@ -9,7 +9,7 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
-/* Number of lines that stay on a terminal. */
+/* Number of progress lines of a run that remain on a terminal. */
 enum { KEPT_LINES = 20 };
 
 void
@@ -81,8 +81,8 @@ clock_text (double seconds)
   return g_strdup_printf ("%u:%02u", (unsigned) (s / 60), (unsigned) (s % 60));
 }
 
-/* The estimated remaining time, from the mean of all steps since the start, including evaluations
- * and checkpoints between them. The caller frees the text. */
+/* The estimated remaining time as text, from the mean time of all steps since the start.
+ * Evaluations and checkpoints between steps are included. The caller frees the text. */
 static char *
 time_left (struct weft_cli_progress *p, const struct weft_trainer_line *line)
 {
@@ -104,7 +104,7 @@ terminal_width (void)
   return ioctl (STDOUT_FILENO, TIOCGWINSZ, &size) == 0 ? size.ws_col : 0;
 }
 
-/* Parts of a line, in the order in which they are printed. */
+/* Parts of a progress line, in the order in which they are printed. */
 enum part { WHERE, LOSS, NORM, RATE, SCALE, SPEED, LEFT, SKIPPED, N_PART };
 
 static char *
@@ -118,8 +118,8 @@ join_parts (char *const part[N_PART], unsigned gone)
   return g_string_free (text, FALSE);
 }
 
-/* Joins the parts of a line. On a narrow terminal, parts are dropped until the line fits, the least
- * important part first, because a wrapped line cannot be overwritten. */
+/* Joins the parts of a progress line. On a narrow terminal, parts are dropped until the line fits,
+ * the least important part first, because a line that is wrapped cannot be overwritten. */
 static char *
 fit_parts (const struct weft_cli_progress *p, char *const part[N_PART])
 {
@@ -168,8 +168,8 @@ line_text (struct weft_cli_progress *p, const struct weft_trainer_line *line)
                 line->step % MAX (line->steps / KEPT_LINES, 1) == 0);
 }
 
-/* Raises SIGTERM, which the trainer has blocked and polls for, if the pipe on stdout is closed.
- * Ctrl-C in `weft train | tee` ends `tee` before the step ends. */
+/* If the pipe on stdout is closed, raises SIGTERM, a signal that the trainer has blocked and polls
+ * for. This is needed because ctrl-C in `weft train | tee` ends `tee` before the step ends. */
 static void
 stop_when_unread (void)
 {

@@ -5,9 +5,9 @@
 
 struct weft_cli_progress {
   gboolean json, terminal;
-  gboolean open;  /* the last line has no newline yet; the next line overwrites it */
-  gint64 start;   /* begin of the first step, microseconds */
-  uint64_t first; /* number of the first step */
+  gboolean open;  /* TRUE: the last line has no newline yet, and the next line overwrites it */
+  gint64 start;   /* begin of the first step in microseconds */
+  uint64_t first; /* number of the run's first step */
 };
 
 /* Returns the sink for the trainer's lines and messages; messages are printed to stderr.  From now
@@ -16,9 +16,9 @@ struct weft_cli_progress {
 struct weft_trainer_sink weft_cli_progress_start (struct weft_cli_progress *progress,
                                                   gboolean json);
 
-/* Ends the open line, if any, before other text is printed. */
+/* If a line has no newline yet, ends it, so that other text can be printed. */
 void weft_cli_progress_pause (struct weft_cli_progress *progress);
 
-/* Prints the last line. */
+/* Prints the last line of a run. */
 void weft_cli_progress_done (const struct weft_cli_progress *progress,
                              const struct weft_trainer_result *result);

@@ -62,7 +62,7 @@ print_help (void)
   return 0;
 }
 
-/* Prints rule number `only`, or all rules if `only` is negative. */
+/* Prints the rule with number `only`, or all rules if `only` is negative. */
 static void
 print_rules (int only, gboolean json)
 {

@@ -10,11 +10,12 @@
 
 enum { WIDTH = 100, KEY_WIDTH = 26, VALUE_WIDTH = 16, INDENT = 2 + KEY_WIDTH + VALUE_WIDTH };
 
-/* The page of a file: the comment on the value of each row of the table. */
+/* What is printed about a topology or stack file: for each row of the table, the comment that the
+ * file has on the value. */
 typedef struct sheet_page {
   weft_sheet_file *file;
-  char *name, *title; /* the title is the comment on the first line */
-  GPtrArray *source;  /* char * by row */
+  char *name, *title; /* comment on the first line of the file */
+  GPtrArray *source;  /* comment on each row of the table, char * */
 } sheet_page;
 
 static void
@@ -60,7 +61,8 @@ comment_of (char *const *lines, unsigned at)
   return g_string_free (g_steal_pointer (&text), FALSE);
 }
 
-/* The lines of each file of the page, as char **. NULL with an error if one cannot be read. */
+/* Reads the lines of each file that the page needs, as char **. NULL with an error if a file cannot
+ * be read. */
 static GPtrArray *
 read_lines (const sheet_page *page, GError **error)
 {
@@ -146,8 +148,8 @@ weft_cli_field_human (const struct weft_field *field, union weft_value value)
   return weft_field_print (field, value);
 }
 
-/* Counts the values of a page by the first word of their source: "16/6/8" means 16 from
- * specifications, 6 measured and 8 others. The caller frees the text. */
+/* Counts the values of a page by the first word of their source. "16/6/8" means 16 values from
+ * specifications, 6 measured values and 8 others. The caller frees the text. */
 static char *
 count_sources (const sheet_page *page)
 {
@@ -161,7 +163,8 @@ count_sources (const sheet_page *page)
   return g_strdup_printf ("%u/%u/%u", specification, measured, n - specification - measured);
 }
 
-/* The name of the file that gives the value of a row; NULL: no file does. The caller frees it. */
+/* The name of the file that gives the value of a row; NULL: the value is a default. The caller
+ * frees the text. */
 static char *
 file_of (const sheet_page *page, unsigned row)
 {
@@ -270,8 +273,8 @@ load_pages (const struct weft_sheet *sheet, GError **error)
   return g_steal_pointer (&pages);
 }
 
-/* The cells of a row of the list: name, the columns of this kind of file, sources. The heads of the
- * list if `page` is NULL. The caller frees the cells. */
+/* The cells of a row of the list: name, the columns for this kind of file, sources. If `page` is
+ * NULL, the heads of the columns. The caller frees the cells. */
 static char **
 list_row (const struct weft_cli_sheets *kind, const sheet_page *page)
 {
@@ -295,7 +298,7 @@ column_width (const GPtrArray *rows, unsigned column)
   return width;
 }
 
-/* Number of columns, from the left, that fit the terminal; at least 1. */
+/* Number of columns, counted from the left, that fit the terminal; at least 1. */
 static unsigned
 columns_that_fit (const GPtrArray *rows)
 {
@@ -318,7 +321,8 @@ print_cells (const GPtrArray *rows, unsigned shown)
   }
 }
 
-/* Columns that do not fit the terminal are left out, from the right, and named. */
+/* Prints a table. Columns on the right that do not fit the terminal are left out, and a line names
+ * them. */
 static void
 print_list (const struct weft_cli_sheets *kind, const GPtrArray *pages)
 {

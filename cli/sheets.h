@@ -6,16 +6,17 @@
 struct weft_cli_sheets {
   const struct weft_sheet *sheet;
   const char *command, *example; /* "topologies", "dgx-h100" */
-  const char *const *heads;      /* heads of the columns for this kind of file, NULL-terminated */
+  /* heads of the table's columns for this kind of file, NULL-terminated */
+  const char *const *heads;
   char *(*cell) (const union weft_value *values, unsigned column);
 };
 
 /* Runs the command with arguments [NAME] [--json] [--help]. Returns the exit status. */
 int weft_cli_sheets (const struct weft_cli_sheets *kind, int argc, char **argv);
 
-/* The comment on the value in row `row` of the table, from the file that gives it: where the number
- * comes from; "" for a default. NULL with an error if the file cannot be read. The caller frees the
- * text. */
+/* The comment on the value in row `row` of the table, in the file that gives the value: it names
+ * the source of the number. "" for a default. NULL with an error if the file cannot be read. The
+ * caller frees the text. */
 char *weft_cli_field_source (const weft_sheet_file *file, unsigned row, GError **error);
 
 /* A value as text with a human-readable unit. The caller frees the text. */

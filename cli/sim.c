@@ -22,12 +22,13 @@ static const char examples[] =
 
 /* Flags of the command that are not settings of the job. */
 struct sim_ask {
-  const weft_cli_options *own; /* options of executors */
+  const weft_cli_options *own; /* options that only one executor has */
   const char *executor, *trace, *trace_ranks, *timeline, *html;
   struct weft_exec_options options;
 };
 
-/* Parses --trace-ranks before the simulation runs. *ranks is 0 if all ranks are traced. */
+/* Parses the value of --trace-ranks, before the simulation takes time. *ranks becomes 0 if all
+ * ranks are traced. */
 static gboolean
 read_trace_ranks (const struct sim_ask *ask, int64_t *ranks, GError **error)
 {
@@ -81,8 +82,8 @@ write_files (const weft_plan *plan, const weft_timeline *timeline, const struct 
   return !ask->timeline || weft_timeline_save (plan, timeline, ask->timeline, error);
 }
 
-/* Adds the times of initialisation and of broadcast_params, predicted by the same executor, if the
- * job has them. */
+/* Adds the seconds of initialisation and of broadcast_params, if the job has them. The same
+ * executor predicts them. */
 static gboolean
 add_startup (weft_report *report, const struct weft_exec_ops *executor, const struct sim_ask *ask,
              GError **error)

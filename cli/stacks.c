@@ -2,7 +2,7 @@
 #include "cli/sheets.h"
 #include "core/job/stack.h"
 
-/* Columns of the list: the fields that vary most between stacks. */
+/* Columns of the list of stacks: the fields that differ most between stacks. */
 static const char *const heads[] = { "kernel_gap",    "attention_forward_share", "collective_sms",
                                      "context_bytes", "communicator_bytes",      NULL };
 

@@ -6,7 +6,7 @@
 #include <math.h>
 #include <stdio.h>
 
-/* How a quantity is shown. */
+/* The words for each quantity in text and JSON. */
 static const struct {
   const char *label, *member, *unit;
 } shown[WEFT_N_QUANTITY] = {
@@ -45,7 +45,7 @@ value_of (const struct weft_cli_answer *answer, enum weft_quantity quantity)
 
 /* ------------------------------------------------------------------------------ text */
 
-/* "7.77 s to 8.82 s (-4 .. +9 %)". The caller frees the text. */
+/* A band as text: "7.77 s to 8.82 s (-4 .. +9 %)". The caller frees the text. */
 static char *
 range_text (const struct weft_band *band, double value, const char *unit)
 {

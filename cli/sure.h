@@ -1,15 +1,15 @@
-/* sure.h - how sure a prediction is: the bands of planner/bands.h as text and as JSON. */
+/* sure.h - how certain a prediction is: the bands of planner/bands.h as text and as JSON. */
 #pragma once
 #include "planner/bands.h"
 #include <json-glib/json-glib.h>
 
-/* The recorded errors and their bands. */
+/* The recorded errors of published runs, and the bands computed from them. */
 typedef struct weft_cli_sure {
   weft_errors *errors;
   weft_bands *bands;
 } weft_cli_sure;
 
-/* Loads the bundled errors. The caller frees the result. */
+/* Loads the recorded errors that are installed with Weft. The caller frees the result. */
 weft_cli_sure *weft_cli_sure_new (GError **error);
 void weft_cli_sure_free (weft_cli_sure *sure);
 G_DEFINE_AUTOPTR_CLEANUP_FUNC (weft_cli_sure, weft_cli_sure_free)
@@ -17,11 +17,12 @@ G_DEFINE_AUTOPTR_CLEANUP_FUNC (weft_cli_sure, weft_cli_sure_free)
 /* What a command has predicted for a job. */
 struct weft_cli_answer {
   const struct weft_job *job;
-  double seconds, bytes; /* of a step; of the fullest GPU. NaN: not predicted */
+  /* predicted seconds of a step; predicted bytes of the GPU that needs most. NaN: not predicted */
+  double seconds, bytes;
 };
 
-/* Prints a paragraph, which begins with an empty line. */
+/* Prints how certain the predictions are, as a paragraph after an empty line. */
 void weft_cli_print_sure (weft_cli_sure *sure, const struct weft_cli_answer *answer);
 
-/* Adds member "accuracy" to the open object. */
+/* Adds the JSON member "accuracy" to the open object. */
 void weft_cli_add_sure (weft_cli_sure *sure, JsonBuilder *b, const struct weft_cli_answer *answer);

@@ -3,7 +3,7 @@
 #include "core/cluster/fabric.h"
 #include "core/base/units.h"
 
-/* X(ID, head, text of the cell from `cluster` and its fields `f`) */
+/* Columns of the table: X(ID, head, text of the cell from `cluster` and its fields `f`). */
 #define COLUMN_LIST(X)                                                                             \
   X (COLUMN_GPU, "GPU", g_strdup (g_quark_to_string (f->gpu_name)))                                \
   X (COLUMN_GPUS, "per node", g_strdup_printf ("%d", (int) f->node_gpus))                          \

@@ -19,7 +19,8 @@
 #include <string.h>
 #include <unistd.h>
 
-/* Exit status of a run that a signal stopped and that can be resumed: EX_TEMPFAIL of sysexits.h. */
+/* Exit status of a run that a signal stopped and that the user can resume: EX_TEMPFAIL of
+ * sysexits.h. */
 #define EXIT_INTERRUPTED 75
 
 static const char examples[] =
@@ -28,8 +29,8 @@ static const char examples[] =
     "      --global-batch-size 8 --data README.md --save checkpoints --save-interval 20\n"
     "  weft train job.ini --data README.md --load checkpoints --steps 200 --json\n";
 
-/* Flags that take a number: id, flag, type, default, least, most, help.  The default "none" means
- * that the value is computed. */
+/* Flags that take a number: id, flag, type, default, least, most, help. Default "none": the value
+ * is computed if the flag is not given. */
 #define NUMBER_LIST(X)                                                                             \
   X (STEPS, "steps", INT, "100", "1", "1e12", "optimizer steps in total, resumed ones included")   \
   X (SEED, "seed", INT, "1234", "0", "9007199254740992", "seed of weights and data order")         \
@@ -66,10 +67,10 @@ static const struct weft_field numbers[] = { NUMBER_LIST (NUMBER_FIELD) };
 
 /* Flags of the command that are not settings of the job. */
 struct train_ask {
-  const char *number[N_NUMBER]; /* as typed, NULL: not given */
+  const char *number[N_NUMBER]; /* text of each number as typed; NULL: the flag was not given */
   union weft_value value[N_NUMBER];
   const char *data, *tokens_from, *executor, *ranks_per_process, *launcher, *trace, *timeline;
-  const weft_cli_options *own; /* options of executors */
+  const weft_cli_options *own; /* options that only one executor has */
   gboolean in_order;
   struct weft_trainer_options options;
 };
@@ -113,7 +114,9 @@ struct output {
     A_FOLDER,
     A_FILE,
     A_RENAMED_FILE
-  } kind; /* A_FILE is written in place, A_RENAMED_FILE under a temporary name first */
+  /* kind of output. A_FILE is written in place, A_RENAMED_FILE is written under a temporary name
+   * and then renamed */
+  } kind;
 };
 
 static gboolean
@@ -127,8 +130,8 @@ check_folder (const struct output *o, const char *folder, GError **error)
                          o->path, folder, g_strerror (errno));
 }
 
-/* Checks the nearest existing parent of a folder, because folders of checkpoints are created when
- * they are needed. */
+/* Checks that a folder can be created: checks its nearest parent that exists. Folders of
+ * checkpoints are created only when they are needed. */
 static gboolean
 check_new_folder (const struct output *o, GError **error)
 {
@@ -142,8 +145,8 @@ check_new_folder (const struct output *o, GError **error)
   return check_folder (o, at, error);
 }
 
-/* Checks a file. If the file exists and is written in place, permissions of its folder do not
- * matter. */
+/* Checks that a file can be written. If the file exists and is written in place, the permissions of
+ * its folder do not matter. */
 static gboolean
 check_file (const struct output *o, GError **error)
 {
@@ -164,7 +167,7 @@ check_file (const struct output *o, GError **error)
                          g_strerror (errno));
 }
 
-/* Checks all output paths, before the first step. */
+/* Checks the paths of all outputs before the first step. */
 static gboolean
 check_outputs (const struct train_ask *ask, GError **error)
 {
@@ -200,8 +203,8 @@ add_files (GPtrArray *paths, const char *folder)
     g_ptr_array_add (paths, g_build_filename (folder, name, NULL));
 }
 
-/* The files that the run will read, except checkpoints. An index of weights (.json) stands for all
- * files of its folder. NULL after the last. */
+/* Lists the files that the run will read, except checkpoints; NULL after the last. An index of
+ * weights (.json) stands for all files of its folder. */
 static GPtrArray *
 files_to_read (const struct weft_trainer_options *o)
 {
@@ -221,8 +224,8 @@ files_to_read (const struct weft_trainer_options *o)
   return paths;
 }
 
-/* Refuses outputs that are inputs: files that were read until now, files that the run will read,
- * and files of checkpoints. */
+/* Refuses an output that is also an input: a file that was already read, a file that the run will
+ * read, or a file of a checkpoint. */
 static gboolean
 check_inputs (const struct train_ask *ask, GError **error)
 {
@@ -258,8 +261,8 @@ read_data (struct train_ask *ask, GError **error)
   return TRUE;
 }
 
-/* Checks that the files of --load and --init-safetensors can be read, before any long work.  If
- * both flags are given, the trainer reports the error. */
+/* Checks that the files of --load and --init-safetensors can be read, before planning takes time.
+ * If both flags are given, the trainer reports the error. */
 static gboolean
 check_sources (const struct train_ask *ask, GError **error)
 {
@@ -275,8 +278,8 @@ check_sources (const struct train_ask *ask, GError **error)
   return TRUE;
 }
 
-/* Checks that the token file can be opened with the vocabulary of the model. This check takes less
- * time than planning, so it runs first. */
+/* Checks that the token file can be opened with the vocabulary of the model. This check comes
+ * before planning, because planning takes longer. */
 static gboolean
 check_data (const struct train_ask *ask, const struct weft_job *job, GError **error)
 {
@@ -286,7 +289,7 @@ check_data (const struct train_ask *ask, const struct weft_job *job, GError **er
   return tokens != NULL;
 }
 
-/* Reads the flags of the chosen executor; refuses flags that it does not support. */
+/* Reads the flags for the chosen executor; refuses flags that this executor does not have. */
 static gboolean
 read_executor (struct train_ask *ask, const struct weft_exec_ops *ops, GError **error)
 {
@@ -346,7 +349,7 @@ fill_options (struct train_ask *ask)
 
 /* --------------------------------------------------------------------- running */
 
-/* The begin of every line of the header. */
+/* Every line of the header begins with this text. */
 #define PREFIX "weft: "
 
 static void
@@ -385,7 +388,8 @@ print_header (const weft_plan *plan, const struct weft_exec_ops *ops, const stru
     fprintf (stderr, PREFIX "%s\n", lines[i]);
 }
 
-/* Writes trace and timeline of the last step. `timeline` is NULL if no step was run. */
+/* Writes the trace and the timeline of the last step to files. `timeline` is NULL if no step was
+ * run. */
 static gboolean
 write_files (const weft_plan *plan, const weft_timeline *timeline, const struct train_ask *ask,
              GError **error)
@@ -397,7 +401,7 @@ write_files (const weft_plan *plan, const weft_timeline *timeline, const struct 
   return !ask->timeline || weft_timeline_save (plan, timeline, ask->timeline, error);
 }
 
-/* Whether this process prints: it is the only process or the process of rank 0. */
+/* Whether this process prints: TRUE if it is the only process, or the process of rank 0. */
 static gboolean
 is_first (const struct train_ask *ask)
 {
@@ -423,7 +427,7 @@ train (const weft_plan *plan, const struct weft_exec_ops *ops, const struct trai
   return status;
 }
 
-/* Connects to the other processes, if there are any, and trains. */
+/* Connects to the other processes, if there are any, and trains the job. */
 static int
 train_together (const weft_plan *plan, const weft_launch *launch, struct train_ask *ask,
                 const struct weft_exec_ops *ops, gboolean json)

@@ -22,11 +22,12 @@ struct ask {
   gboolean verbose, nccl;
 };
 
-/* Microseconds between two lines of progress in a file; on a terminal each row replaces the
- * line. */
+/* Microseconds between two lines of progress in a file. On a terminal each line replaces the
+ * previous one. */
 enum { FILE_EVERY = 10 * G_USEC_PER_SEC };
 
-/* Prints a line of progress. `user` points to the pace of these lines. */
+/* Prints a line of progress if it is due. `user` is the weft_pace that says how often lines are
+ * printed. */
 static void
 show_progress (void *user, uint32_t done, uint32_t of)
 {
@@ -120,7 +121,7 @@ print_all (const weft_validation *v, int width)
   print_summaries (v, TRUE, width);
 }
 
-/* Maximum width of a line in columns, for files and wide terminals. */
+/* Maximum width of lines in columns, for files and for wide terminals. */
 enum { MOST_COLUMNS = 160 };
 
 struct refusals {
@@ -128,7 +129,7 @@ struct refusals {
   uint32_t n;
 };
 
-/* Prints the number of rows that each rule refused, with an example. */
+/* Prints, for each rule, the number of rows that it refused, and an example. */
 static void
 print_refusals (const weft_validation *v)
 {
@@ -425,7 +426,7 @@ read_options (const struct ask *ask, struct weft_validate_options *options, GErr
   return options->executor != NULL;
 }
 
-/* Returns 3 if the mean error exceeds --max-mape, or if no row could be compared. */
+/* Exit status 3 if the mean error exceeds --max-mape, or if no row could be compared; else 0. */
 static int
 judge (const weft_validation *v, const char *text, double most)
 {
@@ -452,7 +453,8 @@ check_outputs (const struct ask *ask, GError **error)
   return weft_cli_check_outputs (written, G_N_ELEMENTS (written), NULL, error);
 }
 
-/* Whether --accuracy stands alone: then the page is about the bundled record. */
+/* Whether --accuracy is given without any other flag. The page then shows the bundled record of
+ * errors. */
 static gboolean
 is_page_only (const weft_cli_input *input, const struct ask *ask)
 {
@@ -465,7 +467,7 @@ is_page_only (const weft_cli_input *input, const struct ask *ask)
   return ask->accuracy != NULL;
 }
 
-/* Writes the page of the bundled record, without predicting anything. */
+/* Writes the page of accuracy from the bundled record of errors, without predicting any row. */
 static int
 write_page (const struct ask *ask)
 {
@@ -512,7 +514,8 @@ run (const weft_cli_input *input, const struct ask *ask)
   return judge (v, ask->most, most);
 }
 
-/* The table of collectives has no tiers, groups and jobs, so most flags do not apply. */
+/* weft validate --nccl. Most flags do not apply, because the table of collectives has no tiers,
+ * groups and jobs. */
 static int
 run_nccl (const weft_cli_input *input, const struct ask *ask)
 {

@@ -30,7 +30,8 @@ print_cell (const struct weft_validate_errors *e)
     printf ("  %7s %-4s", "-", "");
 }
 
-/* One line of the table: the median errors of a fabric (NULL: of all) by size. */
+/* Prints a line of the table: the median errors of one fabric (NULL: of all fabrics), by size of
+ * the collectives. */
 static void
 print_fabric (const weft_nccl *nccl, const char *fabric, int width)
 {

@@ -8,7 +8,7 @@
  * it, and in a file. */
 enum { TERMINAL_EVERY = G_USEC_PER_SEC / 10, FILE_EVERY = 10 * G_USEC_PER_SEC };
 
-/* A search that takes more time or memory than this says so while it runs. */
+/* A search that exceeds one of these limits prints a notice while it runs. */
 #define MUCH_SECONDS 60.0
 #define MUCH_BYTES 2e9
 
@@ -34,7 +34,8 @@ weft_cli_watch_costs (struct weft_cli_watch *w, double bytes, gint64 now)
                           large ? " of memory" : "");
 }
 
-/* The remaining time of a phase, as text, if all its units take equally long. */
+/* The remaining time of a phase as text, estimated by the mean time of the work units that are
+ * done. The caller frees the text. */
 static char *
 eta_text (const struct weft_cli_watch *w, const struct weft_search_progress *p, gint64 now)
 {

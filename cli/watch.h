@@ -1,31 +1,34 @@
-/* watch.h - progress of weft plan on stderr.  What is printed depends on times and bytes that the
- * caller gives, so tests need no clock; weft_cli_watch_show() reads them and prints. */
+/* watch.h - progress of weft plan on stderr. The output depends on times and bytes that the caller
+ * passes, so tests need no clock. weft_cli_watch_show() reads time and bytes from the system and
+ * prints. */
 #pragma once
 #include "core/base/pace.h"
 #include "planner/planner.h"
 
 struct weft_cli_watch {
-  gboolean terminal; /* a line replaces the one before it */
+  gboolean terminal; /* TRUE: each line replaces the previous line */
   weft_pace pace;
-  gint64 start, began; /* microseconds: begin of the search and of the current phase */
-  gboolean told;       /* whether the notice of costs was printed */
+  /* microseconds at which the search began, and at which the current phase began */
+  gint64 start, began;
+  gboolean told;       /* whether the notice about time and memory was printed */
   const char *phase;
 };
 
 struct weft_cli_watch weft_cli_watch_start (gboolean terminal, gint64 now);
 
-/* Once, when the search exceeds 60 s or 2 GB: a notice of this, and of how to end the search.
- * Otherwise NULL. `bytes` is the largest memory of the process until `now`. The caller frees the
- * text. */
+/* A notice that the search takes more than 60 s or 2 GB, and how the user can end it. NULL if the
+ * search takes less, or if the notice was given before. `bytes` is the largest memory of the
+ * process until `now`. The caller frees the text. */
 char *weft_cli_watch_costs (struct weft_cli_watch *watch, double bytes, gint64 now);
 
-/* The line of progress at `now`, or NULL if the last one is newer than 0.1 s on a terminal or 10 s
- * elsewhere. The caller frees the text. */
+/* The line of progress at time `now`. NULL if the previous line is newer than 0.1 s on a terminal,
+ * or 10 s elsewhere. The caller frees the text. */
 char *weft_cli_watch_line (struct weft_cli_watch *watch,
                            const struct weft_search_progress *progress, gint64 now);
 
-/* Prints notice and line. `user` is a struct weft_cli_watch. */
+/* Prints the notice of weft_cli_watch_costs() and the line of weft_cli_watch_line(). `user` is a
+ * struct weft_cli_watch. */
 void weft_cli_watch_show (void *user, const struct weft_search_progress *progress);
 
-/* Clears the line on a terminal. */
+/* Erases the line of progress on a terminal. */
 void weft_cli_watch_clear (const struct weft_cli_watch *watch);

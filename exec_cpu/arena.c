@@ -68,7 +68,9 @@ cpu_arena_open (struct cpu_rank *r, const struct weft_memory *memory, GError **e
     r->bind.arena[pool] = at;
   }
   for (uint32_t b = 0; b < r->p->n_buf; b++)
-    if (r->uses[b] > 0) /* an unused buffer has no memory of its own: weights may be at its place */
+    /* A buffer that no op uses has no memory of its own: its address may lie in permanent
+     * weights. */
+    if (r->uses[b] > 0)
       ASAN_POISON_MEMORY_REGION (cpu_arena_at (r, b), r->p->buf[b].bytes);
   return TRUE;
 }

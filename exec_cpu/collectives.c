@@ -1,5 +1,6 @@
-/* Collectives and transfers.  A rank never waits here.  If all members have finished the previous
- * round, the rank executes its part of the next round; else it returns FALSE. */
+/* Collectives and transfers between stages. A thread never waits in these functions. If all members
+ * have finished the previous round of a collective, a function executes this rank's part of the
+ * next round; else it returns FALSE. */
 #include "exec_cpu/collectives.h"
 #include "core/base/fold.h"
 #include "exec_cpu/arena.h"
@@ -38,11 +39,14 @@ struct round {
   enum weft_dtype dtype;
   enum weft_reduce reduce;
   uint64_t elements;
-  float divisor;     /* complete sums are divided by it */
-  gboolean complete; /* the last round of sums: results are written to the slice */
-  gboolean swaps;    /* all-to-all or all-gather of rows: reads one operand, writes another */
-  gboolean shifts;   /* copies a whole tensor from one neighbour, from one operand to another */
-  uint64_t row;      /* bytes of a row, if the op has row counts; else 0 */
+  float divisor;     /* the sum over all members is divided by this number */
+  gboolean complete; /* this round completes the sum, which is written to the member's slice */
+  /* all-to-all, or all-gather of rows: input and output are two separate operands */
+  gboolean swaps;
+  /* context-parallel shift: copies the whole tensor of one neighbour into another operand */
+  gboolean shifts;
+  /* bytes of a row if each member sends a variable number of rows (op with row counts); else 0 */
+  uint64_t row;
 };
 
 /* -------------------------------------------------------------------- sums */
@@ -107,7 +111,7 @@ join_entries (void *stack, uint32_t below)
   weft_round (s->d->dtype, s->n, s->entry[below]);
 }
 
-/* Reduces elements [first, first + n) of the terms, n <= WEFT_STRETCH, in the order of
+/* Reduces elements [first, first + n) of n_term arrays (n <= WEFT_STRETCH) in the tree order of
  * core/base/fold.h, divides the results by d->divisor and writes them to `out`. */
 static void
 join_block (uint8_t *const *term, uint32_t n_term, const struct round *d, uint64_t first,
@@ -152,8 +156,9 @@ piece_start (const struct round *d, uint32_t piece)
   return d->elements * piece / d->n;
 }
 
-/* An address such that adding the offset of a piece in the whole tensor gives the address of the
- * piece on a member. A member's own piece is its slice. */
+/* Returns the address of piece 0 as if the pieces of `member` were contiguous: adding the offset of
+ * `piece` in the whole tensor gives the address of the piece. The piece that the member itself owns
+ * is in its slice, which may be a separate buffer. */
 static uint8_t *
 piece_of (const struct round *d, uint32_t member, uint32_t piece)
 {
@@ -163,8 +168,8 @@ piece_of (const struct round *d, uint32_t member, uint32_t piece)
                          : post->bound.data;
 }
 
-/* Executes the moves that end in one piece of this member.  The member's own term has its place in
- * the order of ranks. */
+/* One reduction step: sums one piece of the tensor over the members that send it to this member and
+ * this member itself. The members are added in the order of their ranks. */
 static void
 reduce_piece (const struct round *d, const struct weft_move *move, uint32_t n_move)
 {
@@ -210,7 +215,7 @@ take_piece (const struct round *d, uint32_t from)
           d->c->post[from].bound.data + mine * size, (piece_start (d, d->me + 1) - mine) * size);
 }
 
-/* Shift: copies the whole tensor of a neighbour. */
+/* Context-parallel shift: copies the whole tensor of the neighbouring member `from`. */
 static void
 take_whole (const struct round *d, uint32_t from)
 {
@@ -218,7 +223,8 @@ take_whole (const struct round *d, uint32_t from)
           d->elements * weft_dtype_bytes (d->dtype));
 }
 
-/* Number of rows that a member sends to member `to` or, if `before`, to all members before `to`. */
+/* Number of rows that `member` sends to member `to`. With `before` set, the number of rows that
+ * `member` sends to all members with a lower number than `to`. */
 static uint64_t
 rows_for (const struct round *d, uint32_t member, uint32_t to, gboolean before)
 {
@@ -245,8 +251,8 @@ take_rows (const struct round *d, uint32_t from)
           rows_for (d, from, d->me, FALSE) * d->row);
 }
 
-/* All-gather of rows: copies the rows of member `from`. All members have the same table of row
- * counts. */
+/* All-gather with unequal numbers of rows: copies the rows of member `from`. All members have the
+ * same table of row counts. */
 static void
 gather_rows (const struct round *d, uint32_t from)
 {
@@ -254,7 +260,8 @@ gather_rows (const struct round *d, uint32_t from)
           d->c->post[from].bound.data, rows_for (d, d->me, from, FALSE) * d->row);
 }
 
-/* Reduce-scatter of rows: adds the terms of all members for the rows of this member. */
+/* Reduce-scatter with unequal numbers of rows: adds, over all members, the rows that this member
+ * owns. */
 static void
 sum_rows (const struct round *d)
 {
@@ -276,7 +283,8 @@ take (const struct round *d, uint32_t from)
   (d->kind == WEFT_OP_ALL_GATHER_V ? gather_rows : d->row ? take_rows : take_piece) (d, from);
 }
 
-/* All-gather: copies this member's slice to its place in the whole tensor, unless it is there. */
+/* Before an all-gather: copies this member's slice to its place in the whole tensor, unless the
+ * slice is a part of the tensor's buffer. */
 static void
 store_own_piece (const struct round *d)
 {
@@ -349,7 +357,8 @@ round_of (const struct cpu_rank *r, uint32_t op, uint32_t round, const struct cp
                                     : 0 };
 }
 
-/* premul_sum divides every term before the sum: divides the term of this rank in place. */
+/* Collective with reduction premul_sum (NCCL's name): divides this member's input by the divisor,
+ * in place, before the sum. */
 static void
 divide (uint8_t *data, const struct weft_shape *shape)
 {
@@ -467,12 +476,13 @@ receive (struct cpu_rank *r, uint32_t op, double *begin)
   channel->begin = *begin = MAX (channel->sent, r->lane[r->p->op[op].lane].arrived);
   memcpy (cpu_arena_at (r, use->buf), channel->data, r->p->buf[use->buf].bytes);
   atomic_store (&channel->taken, ++r->received[d]);
-  cpu_ready_wake (r->m, r->out[d]->to); /* wakes the sender: out[d] is the channel back to it */
+  /* wakes the sender: out[d] is the channel in the opposite direction, and leads to the sender */
+  cpu_ready_wake (r->m, r->out[d]->to);
   return TRUE;
 }
 
-/* Whether one transfer of a posted group has ended.  A receive copies the data here.  *begin: the
- * time when both sides had been posted. */
+/* Whether a send or a receive, after both sides were posted, has ended. A receive copies the data
+ * in this function. *begin: the time when the second of both sides was posted. */
 static gboolean
 is_over (struct cpu_rank *r, uint32_t op, double *begin)
 {

@@ -10,6 +10,7 @@ gboolean cpu_collective_advance (struct cpu_rank *r, enum weft_lane lane, uint32
  * other side has been posted.  FALSE: nothing was done, because another rank has to post first. */
 gboolean cpu_transfers_advance (struct cpu_rank *r, enum weft_lane lane);
 
-/* The key of a collective's moves in cpu_machine.moves. */
+/* Key of the moves (the point-to-point copies of an algorithm) of a collective in
+ * cpu_machine.moves. */
 uint64_t cpu_moves_key (const struct weft_op *row, uint32_t n_members);
 void cpu_moves_free (struct cpu_moves *moves);

@@ -53,8 +53,8 @@ run_alone (struct cpu_rank *r, enum weft_lane lane, uint32_t op)
   r->lane[lane].cursor++;
 }
 
-/* Runs one unit of a lane: a kernel, a copy, a round of a collective, or transfers.  FALSE: no unit
- * of the lane can start. */
+/* Runs the next piece of work of a lane: a kernel, a copy, one round of a collective, or transfers.
+ * FALSE: no work of the lane can start. */
 static gboolean
 try_lane (struct cpu_rank *r, enum weft_lane lane)
 {
@@ -66,7 +66,8 @@ try_lane (struct cpu_rank *r, enum weft_lane lane)
   enum weft_op_class class = weft_op_info[r->p->op[op].kind].class;
   if (class == WEFT_CLASS_P2P)
     return (l->posted || group_may_start (r, lane)) && cpu_transfers_advance (r, lane);
-  /* Collectives of one launch run one after the other, once all of them may start. */
+  /* Collectives that are launched together (as in one ncclGroup) run one after the other, as soon
+   * as the dependencies of all of them have ended. */
   if (!l->posted &&
       !(class == WEFT_CLASS_COLLECTIVE ? group_may_start (r, lane) : may_start (r, op)))
     return FALSE;
@@ -179,9 +180,9 @@ run_threads (struct cpu_machine *m)
   return through;
 }
 
-/* A set of lanes that may be able to run. */
+/* A set of lanes (queues of ops) that may have an op that can run. */
 struct crowd {
-  uint32_t n, *pair; /* rank * WEFT_N_LANE + lane */
+  uint32_t n, *pair; /* rank * WEFT_N_LANE + lane, for each lane of the set */
 };
 
 /* Random order under stress.  The seed makes some lanes of some ranks reluctant: these run only
@@ -192,9 +193,10 @@ struct shuffle {
   struct cpu_machine *m;
   GRand *rand;
   struct crowd eager, reluctant;
-  gboolean *is_reluctant; /* by pair: rank * WEFT_N_LANE + lane */
+  gboolean *is_reluctant; /* [rank * WEFT_N_LANE + lane] */
   gboolean *is_parked;
-  uint64_t *signals; /* by rank: its `signals` when its lanes were last unparked */
+  /* [rank]: number of wake-ups of the rank when its parked lanes were last returned to the set */
+  uint64_t *signals;
 };
 
 static void
@@ -215,7 +217,8 @@ unpark (struct shuffle *s, uint32_t row)
     }
 }
 
-/* Unparks the lanes of a rank that has run a unit, and of the ranks that the unit woke. */
+/* After a rank has run an op or a round: returns the parked lanes of this rank, and of the ranks
+ * that it has woken, to the set of lanes to try. */
 static void
 notice_unit (struct shuffle *s, uint32_t of)
 {

@@ -4,6 +4,6 @@
 
 void cpu_launch (struct cpu_rank *r, uint32_t op);
 
-/* Records that an op of any class has ended and releases its buffers.  Times are seconds since the
- * step began. */
+/* Records that an op of any class (kernel, copy, collective, transfer) has ended, and releases its
+ * buffers. Times are seconds since the step began. */
 void cpu_launch_end (struct cpu_rank *r, uint32_t op, double begin, double end);

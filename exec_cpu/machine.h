@@ -27,10 +27,11 @@ struct cpu_machine;
 
 /* --------------------------------------------------------------------- collectives */
 
-/* The moves of a collective, sorted by (round, to).  The moves of one round and destination begin
- * at first[round * n + to]. */
+/* The moves of a collective: point-to-point copies, one row for each copy of each round. The rows
+ * are sorted by (round, receiving member). first[round * n + receiver] is the first row of one
+ * round and one receiver. */
 struct cpu_moves {
-  uint32_t n, n_rounds, last_reduce; /* last_reduce: round after which sums are complete */
+  uint32_t n, n_rounds, last_reduce; /* last_reduce: the round that completes the sums */
   GArray *list;                      /* struct weft_move */
   uint32_t *first;                   /* [n_rounds * n + 1] */
 };
@@ -49,7 +50,8 @@ struct cpu_comm {
   struct weft_group group;
   uint32_t n;
   atomic_uint_fast64_t count;
-  double begin;          /* when the last member started the newest collective */
+  /* the time in seconds when the last member started the newest collective */
+  double begin;
   struct cpu_post *post; /* by member */
 };
 
@@ -57,42 +59,56 @@ struct cpu_comm {
  * matches the k-th receive. */
 struct cpu_channel {
   atomic_uint_fast64_t posted, taken;
-  uint32_t to;      /* the row that receives */
-  const void *data; /* data of send number `posted` */
-  double sent;      /* when send number `posted` was posted */
-  double begin;     /* when both sides of the newest transfer were posted */
+  uint32_t to;      /* number of the receiving rank */
+  const void *data; /* address of the data of the newest send, which has number `posted` */
+  double sent;      /* time in seconds when the newest send was posted */
+  /* time in seconds when both the send and the receive of the newest transfer had been posted */
+  double begin;
 };
 
 /* --------------------------------------------------------------------------- ranks */
 
 struct cpu_lane {
-  uint32_t issued, cursor; /* number of ops of the lane that are enqueued; that have ended */
-  gboolean posted;         /* the op at the head is a collective or transfer in progress */
-  uint32_t round;          /* next round of a collective; a bit for each transfer that has ended */
-  double arrived;          /* when the transfers in progress were posted */
+  /* number of ops of this lane (a queue like a CUDA stream) that were issued; number of ops that
+   * have ended */
+  uint32_t issued, cursor;
+  /* this rank has started the collective or the transfers at the head of the lane, which have not
+   * ended */
+  gboolean posted;
+  /* collective: number of the next round; transfers of one launch: a bit for each one that has
+   * ended */
+  uint32_t round;
+  double arrived;          /* time in seconds when the current transfers were posted */
 };
 
 struct cpu_rank {
   struct cpu_machine *m;
   const weft_program *p;
   uint32_t row, rank;
-  weft_bind bind; /* contains the addresses of the arenas */
+  /* binds operands of ops to addresses; contains the addresses of the memory pools */
+  weft_bind bind;
   struct cpu_lane lane[WEFT_N_LANE];
 
-  uint32_t *waits, *first_wait, *end_wait; /* op i waits for waits[first_wait[i]..end_wait[i]) */
+  /* the dependencies of op i are waits[first_wait[i]] to waits[end_wait[i] - 1] */
+  uint32_t *waits, *first_wait, *end_wait;
   uint32_t n_waits, n_issued_waits;        /* number of waits; of those, waits of issued ops */
 
-  uint32_t *uses_left, *uses; /* by buffer: uses that remain in this step; uses in every step */
+  /* by buffer: number of uses that remain in this step; number of uses in every step */
+  uint32_t *uses_left, *uses;
   struct weft_watch watch;
 
   struct cpu_comm *comm[WEFT_N_GROUP];
-  uint64_t unit[WEFT_N_GROUP];     /* by communicator: number of units that the rank has counted */
-  struct cpu_channel *out[2], *in[2]; /* by direction: 0 the next stage, 1 the previous stage */
-  uint64_t sent[2], received[2];   /* by direction: number of sends posted; of receives completed */
+  /* by communicator: number of postings and rounds of collectives that this rank has finished */
+  uint64_t unit[WEFT_N_GROUP];
+  /* by direction (0: to or from the next stage, 1: the previous stage) */
+  struct cpu_channel *out[2], *in[2];
+  /* by direction: number of sends posted; number of receives completed */
+  uint64_t sent[2], received[2];
 
-  struct weft_team *team; /* NULL: a kernel runs on one thread */
+  /* threads that share the kernels of this rank; NULL: one thread runs each kernel */
+  struct weft_team *team;
   atomic_uint_fast64_t signals; /* number of wake-ups; changes under the machine's lock */
-  gboolean asleep;              /* guarded by the machine's lock */
+  gboolean asleep;              /* the rank has no op that can run; guarded by the machine's lock */
 };
 
 struct cpu_machine {
@@ -103,25 +119,33 @@ struct cpu_machine {
   struct cpu_rank *rank;
   uint32_t n_comm;
   struct cpu_comm *comm;
-  struct cpu_channel *channel; /* [rank][direction]: 0 to the next stage, 1 to the previous one */
+  /* [rank][direction]; direction 0: to the next stage, 1: to the previous stage */
+  struct cpu_channel *channel;
   GHashTable *moves;           /* cpu_moves_key() -> struct cpu_moves */
   weft_timeline *t;
-  double start; /* begin of the step, by cpu_clock() */
-  gboolean issued; /* some issued ops have not run */
+  double start; /* time when the step began, on the clock of cpu_clock() */
+  gboolean issued; /* some ops that were issued have not run */
 
   uint32_t n_thread;
   pthread_t *thread; /* [n_thread] */
-  uint64_t step;     /* number of steps run under stress */
+  uint64_t step;     /* number of steps that were run in stress mode (one thread, random order) */
 
   pthread_mutex_t lock;
-  pthread_cond_t work, quiet; /* a rank is ready; no rank is ready and no rank runs */
-  uint32_t *ready;            /* [n]: rows that wait for a thread; a ring buffer */
+  /* work: a rank has become ready; quiet: no rank is ready and no rank runs */
+  pthread_cond_t work, quiet;
+  /* [n]: ring buffer of the ranks that are ready and wait for a thread */
+  uint32_t *ready;
   uint32_t first_ready, n_ready;
-  uint32_t n_busy, n_idle; /* threads that run a rank; threads that wait for a rank */
+  /* number of threads that run a rank; number of threads that wait for a ready rank */
+  uint32_t n_busy, n_idle;
   uint32_t n_done;         /* ranks that have run all issued ops */
   gboolean closing;
-  atomic_uint_fast64_t bad;  /* (1 + rank) << 32 | op whose bucket is not finite; 0: none */
-  atomic_uint_fast64_t lost; /* with poison: (1 + rank) << 32 | op that read invalid token ids */
+  /* (1 + rank) << 32 | copy op that read a value that is not finite (check_for_nan_in_grad); 0:
+   * none */
+  atomic_uint_fast64_t bad;
+  /* with the option poison: (1 + rank) << 32 | op that read an invalid index (token id, row number
+   * or count); 0: none */
+  atomic_uint_fast64_t lost;
 };
 
 /* Seconds with a resolution of nanoseconds.  GLib's clock has microseconds, and some kernels take

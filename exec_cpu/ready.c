@@ -1,6 +1,6 @@
 #include "exec_cpu/ready.h"
 
-/* The ring buffer cannot overflow: a rank is never added twice. */
+/* The ring buffer cannot overflow: it contains each rank at most once. */
 void
 cpu_ready_add (struct cpu_machine *m, uint32_t row)
 {

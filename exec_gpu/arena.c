@@ -31,8 +31,9 @@ open_pools (struct gpu_rank *r, GError **error)
   return TRUE;
 }
 
-/* Layout of the mailbox: the control block, a progress word for each lane, then for each copy_in
- * its tokens and for each copy_out its results, in the order of ops. */
+/* Layout of the mailbox (pinned host memory): the control block; one word per lane, which counts
+ * completed work; then the tokens of each copy_in op and the results of each copy_out op, in the
+ * order of ops. */
 static void
 lay_out_mailbox (struct gpu_rank *r)
 {
@@ -50,7 +51,8 @@ lay_out_mailbox (struct gpu_rank *r)
   r->mailbox_bytes = at;
 }
 
-/* Argument of widen(), which enlarges the scratch of a lane to the bytes that a kernel needs. */
+/* Argument of widen(), which enlarges the scratch memory of a lane to the size that a kernel
+ * needs. */
 struct need {
   const struct weft_gpu_calls *calls;
   struct weft_gpu_scratch *scratch;
@@ -94,8 +96,8 @@ open_streams (struct gpu_rank *r, GError **error)
   return TRUE;
 }
 
-/* Clears the pools.  No op writes the padding rows of a vocabulary, but kernels read them as
- * weights, and 0 times a NaN would be NaN. */
+/* Sets all memory pools to zero. No op writes the padding rows of a vocabulary, but kernels read
+ * these rows as weights: if they contained NaN, the product with 0 would be NaN. */
 static gboolean
 clear_pools (struct gpu_rank *r, GError **error)
 {
@@ -143,7 +145,8 @@ gpu_arena_open (struct gpu_rank *r, GError **error)
   return TRUE;
 }
 
-/* Each pool has its own address range, so that addresses of two pools never coincide. */
+/* Each memory pool has an address range of its own, so that addresses in two pools never
+ * coincide. */
 void
 gpu_arena_open_addresses (struct gpu_rank *r)
 {
@@ -186,7 +189,8 @@ gpu_arena_fill (struct gpu_rank *r)
   if (!control)
     return;
   memcpy (r->mailbox, control, sizeof *control);
-  ((struct weft_control *) (void *) r->mailbox)->tokens = NULL; /* a pointer to host memory */
+  /* kernels on the GPU cannot read this pointer to host memory */
+  ((struct weft_control *) (void *) r->mailbox)->tokens = NULL;
   for (uint32_t op = 0; op < r->p->n_op && control->tokens; op++)
     if (r->p->op[op].kind == WEFT_OP_COPY_IN)
       weft_feed_tokens (r->m->base.plan, r->rank, op, control->tokens,

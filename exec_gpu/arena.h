@@ -2,7 +2,8 @@
 #pragma once
 #include "exec_gpu/machine.h"
 
-/* Allocates and releases memory and streams of a rank of this process. */
+/* gpu_arena_open() allocates the memory and the streams of a rank of this process;
+ * gpu_arena_close() releases them. */
 gboolean gpu_arena_open (struct gpu_rank *r, GError **error);
 void gpu_arena_close (struct gpu_rank *r);
 

@@ -63,7 +63,8 @@ struct weft_gpu_collective {
   uint64_t n;
   uint8_t dtype, reduce;
   uint32_t root;
-  int scaled; /* for premul_sum: the reduction that scaled_open() created */
+  /* for the reduction premul_sum: the library's reduction object, made by scaled_open() */
+  int scaled;
 };
 
 struct weft_gpu_transfer {
@@ -71,19 +72,20 @@ struct weft_gpu_transfer {
   void *data;
   uint64_t n;
   uint8_t dtype;
-  uint32_t peer; /* rank in the communicator */
+  uint32_t peer; /* number of the peer within the communicator */
 };
 
 /* A kernel, a copy or a fill that a GPU has executed. */
 struct weft_gpu_activity {
-  gboolean keyed;      /* row and op are valid: the launching thread had called about() */
+  /* the fields row and op are valid, because the launching thread had called about() */
+  gboolean keyed;
   uint32_t row, op;
-  const char *name;    /* interned, or static */
+  const char *name;    /* interned or static string, which is never freed */
   uint64_t begin, end; /* nanoseconds, by one clock for all GPUs */
 };
 typedef void (*weft_gpu_take) (void *user, const struct weft_gpu_activity *a);
 
-/*     call            parameters after self                                     what it does */
+/* Columns: name of the call, parameters after `self`, description. */
 #define WEFT_GPU_CALL_LIST(X)                                                                      \
   X (devices, (void *self, uint32_t *n), "number of GPUs")                                         \
   X (describe, (void *self, uint32_t device, struct weft_gpu_device *out),                         \

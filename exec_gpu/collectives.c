@@ -65,7 +65,7 @@ struct meeting {
   const struct weft_op *row;
   const struct weft_shape *shape;
   struct weft_bound_operands *bound; /* by member */
-  uint64_t size;                     /* bytes of an element */
+  uint64_t size;                     /* size of an element in bytes */
 };
 
 static uint64_t
@@ -157,7 +157,7 @@ keep_own (const struct meeting *x)
   }
 }
 
-/* Appends a reduction over one rank, which has no moves. */
+/* Appends the calls of a reduction over a group of one rank: no other rank sends data. */
 static void
 keep_term (const struct meeting *x)
 {
@@ -186,7 +186,9 @@ emit_moves (const struct meeting *x)
                     before->to == move->to && before->piece == move->piece;
     if (!move->reduce)
       move_one (x, move);
-    else if (!same) /* one join sums all moves into the same piece */
+    /* one sum reads all members' inputs, so all moves into one piece need only one call of
+     * join() */
+    else if (!same)
       join (x, move);
     before = move;
   }
@@ -258,7 +260,7 @@ emit_transfer (struct gpu_rank_unit at, uint32_t op, gboolean recv,
   gpu_script_call (at, op, recv ? GPU_RECV : GPU_SEND)->at = transfers->len - 1;
 }
 
-/* Appends a send or a receive. */
+/* Appends a call that sends to, or receives from, a neighbouring pipeline stage. */
 static void
 emit_neighbour (struct gpu_rank_unit at, uint32_t op)
 {

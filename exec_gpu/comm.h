@@ -2,8 +2,9 @@
 #pragma once
 #include "exec_gpu/machine.h"
 
-/* Whether an op is a transfer between stages that is posted by itself. Such transfers may overtake
- * each other; two neighbouring stages therefore have one communicator for each direction. */
+/* Whether an op is a transfer between stages that is launched alone, not in a group. Such transfers
+ * can run in another order than they were issued in; two neighbouring stages therefore have one
+ * communicator for each direction. */
 gboolean gpu_comm_is_pair (const struct gpu_machine *m, const struct weft_op *row);
 
 /* The communicator of an op; NULL: the op needs none. */

@@ -46,9 +46,9 @@ keep (struct gpu_machine *m, weft_gpu_comm *comm)
   return TRUE;
 }
 
-/* SMs of a group's communicator: the largest number that the plan assigns to any of its ops, or 0.
- * The ops of all stages count, because all members of a communicator must request the same
- * number. */
+/* Number of SMs that the communicator of a group requests: the largest number that the plan assigns
+ * to any op of the group; 0 if the plan assigns none. The ops of all stages count, because all
+ * members of a communicator must request the same number. */
 static uint32_t
 sms_of (const struct gpu_rank *r, enum weft_group_kind kind)
 {
@@ -131,9 +131,10 @@ split_group (struct gpu_rank *r, enum weft_group_kind kind, GError **error)
   return split (r, talks ? (int) group.first : -1, &member, &r->comm[kind], error);
 }
 
-/* The turn in which a pair of stages is opened. A rank has two neighbours but only one color in a
- * split, so pairs are opened in three turns: by an even earlier stage, by an odd one, and the pair
- * of the last stage with the first. */
+/* In which of three rounds the communicator between a stage and the next one is opened. A rank has
+ * two neighbouring stages but can have only one color in a split. Round 0 opens the pairs whose
+ * earlier stage is even; round 1 those whose earlier stage is odd; round 2 the pair of the last and
+ * the first stage. */
 static uint32_t
 turn_of (const struct weft_mesh *mesh, uint32_t earlier)
 {
@@ -253,8 +254,8 @@ start (struct gpu_machine *m, GError **error)
   return gpu_ok (m, GPU_CALL (m, group_start), error, "communicators");
 }
 
-/* Time limit in seconds for opening or closing communicators: the time limit of the rendezvous or,
- * for a single process, the deadline of a step. */
+/* Time limit in seconds for opening or closing communicators: the time limit of the rendezvous. A
+ * single process has no rendezvous and uses the deadline of a step. */
 static double
 patience (const struct gpu_machine *m)
 {
@@ -303,7 +304,7 @@ struct pair {
   struct gpu_rank *r;
   weft_gpu_comm *comm;
   uint32_t peer;
-  weft_gpu_event *event; /* recorded after the exchange */
+  weft_gpu_event *event; /* recorded on the stream after both bytes were exchanged */
 };
 
 static gboolean
@@ -336,8 +337,8 @@ find_pairs (struct gpu_rank *r, GArray *pairs, GError **error)
   return TRUE;
 }
 
-/* Sends a byte to the peer and receives one. The bytes are those of the control block, which is not
- * used before a step begins. */
+/* Connects two stages: sends a byte to the peer and receives one from it. The bytes are in the
+ * control block, whose contents matter only during a step. */
 static gboolean
 exchange_byte (const struct pair *pair, uint32_t i, GError **error)
 {
@@ -452,8 +453,8 @@ finish (struct gpu_machine *m, GError **error)
   return end (m, ok, error);
 }
 
-/* Closes reductions and windows that were registered with communicators. `there`: whether the
- * communicators still exist; FALSE: they have been aborted. */
+/* Closes the reduction objects and the memory windows that were registered with communicators.
+ * `there` FALSE: the communicators have been aborted and no longer exist. */
 static void
 let_go (struct gpu_machine *m, gboolean there)
 {

@@ -2,8 +2,8 @@
 #pragma once
 #include "exec_gpu/machine.h"
 
-/* Opens all communicators and windows, and connects the pairs of stages. Does nothing for ranks
- * that share a GPU. */
+/* Opens all communicators and memory windows, and exchanges a byte between neighbouring stages to
+ * connect them. Does nothing for ranks that share a GPU. */
 gboolean gpu_comms_open (struct gpu_machine *m, GError **error);
 void gpu_comms_close (struct gpu_machine *m);
 

@@ -1,8 +1,10 @@
-/* Exchanges of rows between GPUs, whose number of rows is known only during the step.
+/* Collectives over rows between GPUs that each have a rank. The numbers of rows (row counts) are
+ * known only during the step, for example when a MoE layer sends tokens to experts.
  *
- * A copy op of the plan transfers the numbers of rows (counts) to the host before the exchange is
- * enqueued.  The host waits for the event of this copy, then launches sends and receives of exactly
- * so many rows. Members without rows for each other exchange nothing: both have the counts.
+ * A copy op of the plan copies the row counts to the host before the collective is issued. The host
+ * waits for the event of this copy, then issues sends and receives of exactly these numbers of
+ * rows. Two members that have no rows for each other issue no send and no receive: both know the
+ * row counts.
  *
  *   all_to_all_v       sends each member its part and receives this member's part from each member
  *   all_gather_v       sends this member's rows to all members and receives their rows
@@ -41,8 +43,9 @@ copy_into (const weft_program *p, enum weft_lane lane, uint32_t op, uint32_t buf
   return newest;
 }
 
-/* The buffer of an operand. Counts that are kept for backward may have been offloaded to the host
- * and copied back (core/passes/layer/offload.c); then it is the buffer before the offload. */
+/* The buffer that contains the row counts of an operand. Row counts that backward reads again may
+ * have been offloaded to the host and copied back (core/passes/layer/offload.c); in this case,
+ * returns the buffer from which they were offloaded. */
 static uint32_t
 first_owner_of (const weft_program *p, uint32_t op, uint32_t operand)
 {
@@ -53,8 +56,8 @@ first_owner_of (const weft_program *p, uint32_t op, uint32_t operand)
   return gone == WEFT_NO_OP ? buf : owner_of (p, gone, 0);
 }
 
-/* Returns which operand of copy_out `copy` contains the row counts that `op` reads as its
- * `operand`, or WEFT_NO_OP. */
+/* Returns the number of the operand of the copy op `copy` that contains the row counts of operand
+ * `operand` of the collective `op`. WEFT_NO_OP: `copy` does not copy them. */
 static uint32_t
 table_of (const weft_program *p, uint32_t copy, uint32_t op, uint32_t operand)
 {
@@ -80,7 +83,8 @@ gpu_counted_source (const weft_program *p, uint32_t op)
   return WEFT_NO_OP;
 }
 
-/* Offset of a buffer in its owner, in bytes. */
+/* Distance in bytes from the start of the owning buffer to `at`, an address in a view of that
+ * buffer. */
 static uint64_t
 offset_of (const struct gpu_rank *r, const void *at, uint32_t buf)
 {
@@ -103,8 +107,8 @@ mailed (const struct gpu_rank *r, uint32_t op, uint32_t operand)
   return (const int64_t *) (const void *) at;
 }
 
-/* Sum of the row counts of parts [first, last). G_MAXUINT64, which fits into no buffer, if a count
- * is negative or the sum overflows. */
+/* Sum of the row counts of members [first, last). Returns G_MAXUINT64, a number of rows that fits
+ * into no buffer, if a count is negative or the sum overflows. */
 static uint64_t
 rows_of (const struct gpu_counted *x, const int64_t *counts, uint32_t first, uint32_t last)
 {
@@ -126,7 +130,7 @@ place_of (const struct gpu_rank *r, uint32_t op)
   return weft_mesh_place (&r->m->base.plan->mesh, r->rank, r->p->op[op].group);
 }
 
-/* The scratch stores the terms that other members send. */
+/* The scratch stores the rows that other members send to this member, before they are added. */
 uint64_t
 gpu_counted_scratch (const struct gpu_rank *r, uint32_t op)
 {
@@ -189,7 +193,8 @@ gpu_counted_emit (struct gpu_rank_unit at, uint32_t op)
   gpu_script_call (at, op, GPU_COUNTED)->at = all->len - 1;
 }
 
-/* The sum reads the terms that the exchange of the same op has received. */
+/* The sum reads the rows that the exchange of the reduce-scatter has received from the other
+ * members. */
 void
 gpu_counted_end (struct gpu_rank_unit at, uint32_t op)
 {

@@ -1,4 +1,5 @@
-/* Appends the calls of a unit: its waits, its ops, and an event if another unit waits for it. */
+/* Appends the calls of one launch to a call list: the waits for other streams, the ops, and an
+ * event if another launch waits for this one. */
 #include "exec_gpu/emit.h"
 #include "core/base/error.h"
 #include "exec_gpu/collectives.h"
@@ -43,7 +44,7 @@ emit_record (struct gpu_rank_unit at, GError **error)
   return !at.u->awaited || emit_new_record (at, &at.u->event, error);
 }
 
-/* Records a timed event at the begin or end of a unit, if times are recorded by events. */
+/* If times are measured by events: appends a timed event at the begin or the end of a launch. */
 static gboolean
 emit_stamp (struct gpu_rank_unit at, weft_gpu_event **event, GError **error)
 {
@@ -82,7 +83,8 @@ keep_kernel (void *user, const struct weft_kernel *k)
   g_array_append_val (gpu_script_of (r->m, r)->kernel, *k);
 }
 
-/* Stores a CPU kernel. It reads the caller's control block, not the copy on the device. */
+/* Adds a kernel that runs on the CPU to the call list. The kernel reads the control block in host
+ * memory, not the copy on the device. */
 static void
 keep_host (void *user, const struct weft_kernel *k)
 {
@@ -120,7 +122,8 @@ emit_copy (struct gpu_rank_unit at, uint32_t op, const struct weft_gpu_copy *cop
   gpu_script_call (at, op, GPU_COPY)->at = copies->len - 1;
 }
 
-/* Appends copies between buffers and the mailbox: tokens in, results out. */
+/* Appends copies between buffers of the GPU and the mailbox in host memory: tokens to the GPU,
+ * results to the host. */
 static void
 emit_mail (struct gpu_rank_unit at, uint32_t op)
 {
@@ -150,8 +153,8 @@ emit_across (struct gpu_rank_unit at, uint32_t op)
   emit_copy (at, op, &copy);
 }
 
-/* Appends op i of a unit that needs no other rank. A collective here has one member, so it needs at
- * most a copy. */
+/* Appends the calls of op i of a launch that needs no other rank. A collective is then over a group
+ * of one rank, and needs at most a copy. */
 static void
 emit_op (struct gpu_rank_unit at, uint32_t i)
 {
@@ -214,8 +217,9 @@ gpu_emit_launch (struct gpu_rank_unit at, GError **error)
 
 /* ------------------------------------------------------------ ranks that share a GPU */
 
-/* The lane of the first member waits for the other members and executes the collective; the lanes
- * of the other members then wait for its end. */
+/* For ranks that share a GPU: the stream of the first member waits for the other members and
+ * executes the collective. The streams of the other members then wait for the end of the
+ * collective. */
 gboolean
 gpu_emit_collective (const struct gpu_rank_unit *member, uint32_t n, GError **error)
 {
@@ -246,7 +250,8 @@ gpu_emit_collective (const struct gpu_rank_unit *member, uint32_t n, GError **er
   return TRUE;
 }
 
-/* The peer's unit of a transfer. *peer is set to the peer's op. */
+/* Finds the other end of a transfer: the launch of the peer that contains the matching send or
+ * receive. *peer is set to the peer's op. */
 static struct gpu_rank_unit
 other_end (struct gpu_rank_unit at, uint32_t op, uint32_t *peer)
 {
@@ -273,8 +278,8 @@ has (struct gpu_rank_unit at, enum weft_op_kind kind)
   return FALSE;
 }
 
-/* Whether one of the ops 0 to i - 1 of a unit has the same peer unit as op i. Only ops of `kind`
- * count; WEFT_N_OP: all ops. */
+/* Whether an earlier op of a launch has the same peer launch as op i. Only ops of `kind` are
+ * compared; WEFT_N_OP: all ops. */
 static gboolean
 is_repeated (struct gpu_rank_unit at, uint32_t i, enum weft_op_kind kind)
 {
@@ -288,8 +293,8 @@ is_repeated (struct gpu_rank_unit at, uint32_t i, enum weft_op_kind kind)
   return FALSE;
 }
 
-/* Copies everything that unit `to` receives from unit `from`: waits for the event of the send,
- * copies the data, and records an event for which the sender waits. */
+/* Executes all receives of launch `to` whose sends are in launch `from`: waits for the event of the
+ * sends, copies the data, and records an event for which the sender waits. */
 static gboolean
 emit_receives (struct gpu_rank_unit to, struct gpu_rank_unit from, GError **error)
 {
@@ -338,8 +343,8 @@ gpu_emit_post (struct gpu_rank_unit at, GError **error)
   return TRUE;
 }
 
-/* After a send, the lane waits until the receiver has copied the data, because later ops may
- * overwrite the buffer. */
+/* After a send, the sender's stream waits until the receiver has copied the data, because a later
+ * op of the sender may overwrite the buffer. */
 gboolean
 gpu_emit_leave (struct gpu_rank_unit at, GError **error)
 {
@@ -459,8 +464,9 @@ ends_with_wait (const struct gpu_script *s, const weft_gpu_stream *stream)
   return FALSE;
 }
 
-/* For a graph, lets lane gpu wait for every lane whose last call is a wait. The end of the step
- * does not depend on such a lane, but capture requires that every captured stream is joined. */
+/* When a step is captured into a graph: makes lane gpu wait for every lane whose last call is a
+ * wait. The step ends without waiting for such a lane, but capture requires that every captured
+ * stream joins the first stream. */
 static gboolean
 emit_return (struct gpu_rank_unit at, GError **error)
 {

@@ -229,8 +229,9 @@ local_process (const struct gpu_machine *m)
   return weft_rendezvous_place (m->options.peers)->local;
 }
 
-/* If a process sees exactly as many GPUs as it needs, it uses all of them. Else it sees all GPUs of
- * the machine, and skips those of earlier processes of this machine. */
+/* Chooses the GPUs of this process. If the process sees exactly as many GPUs as it has ranks, it
+ * uses all of them. Else it sees all GPUs of the machine, and skips those of the processes with
+ * lower numbers on this machine. */
 static void
 choose_devices (struct gpu_machine *m, uint32_t found)
 {
@@ -318,8 +319,8 @@ open_rank (struct gpu_rank *r, GError **error)
   return TRUE;
 }
 
-/* Opens the ranks of this process. Of the other ranks, opens the first of each stage, without
- * memory: its units determine the order of issue. */
+/* Opens the ranks of this process. Of the ranks of other processes, opens the first rank of each
+ * stage, without memory: its launches determine the order in which collectives are issued. */
 static gboolean
 open_ranks (struct gpu_machine *m, GError **error)
 {
@@ -362,7 +363,8 @@ open_trace (struct gpu_machine *m)
   m->traced = m->options.times && m->own.traced && !said;
   if (said) {
     g_autofree char *text = g_strdup_printf ("op times are measured with events: %s", said);
-    m->remark = g_intern_string (text); /* timelines outlive the executor */
+    /* interned, because timelines keep this string after the executor is closed */
+    m->remark = g_intern_string (text);
   }
 }
 
@@ -406,7 +408,7 @@ weft_exec_gpu_open (const struct weft_exec_ops *ops, const struct weft_gpu_calls
 
 /* ----------------------------------------------------------------------- contract */
 
-/* Does nothing: the scripts already contain the waits. */
+/* Does nothing: the call lists already contain all waits. */
 gboolean
 weft_exec_gpu_wait (weft_exec *x, uint32_t row, enum weft_lane lane, uint32_t op, GError **error)
 {
@@ -510,7 +512,7 @@ move (struct gpu_rank *r, uint32_t buf, const struct weft_gpu_copy *copy)
   if (!gpu_choose (r, &error) ||
       !gpu_ok (r->m, GPU_CALL (r->m, copy, copy, stream), &error, "rank %u", r->rank) ||
       !gpu_ok (r->m, GPU_CALL (r->m, finish, stream), &error, "rank %u", r->rank)) {
-    g_warning ("%s", error->message); /* the next step is refused */
+    g_warning ("%s", error->message); /* after this error, the next step fails */
     g_clear_error (&error);
   }
 }

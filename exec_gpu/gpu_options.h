@@ -1,9 +1,9 @@
-/* gpu_options.h - options of executors of GPUs, whatever their vendor. */
+/* gpu_options.h - options that the GPU executors of all vendors share. */
 #pragma once
 #include "core/exec/options.h"
 
-/* `sources` and `about`, of the vendor: the words of --times, events
- * first, then its records of kernels; and what they are. */
+/* `sources` and `about` come from the vendor. `sources` lists the values of the option --times:
+ * first events, then the vendor's kernel trace. `about` is the help text of --times. */
 #define WEFT_GPU_OPTION_LIST(X, sources, about)                                                    \
   X (int64_t, threads, WEFT_TYPE_INT, "threads", "none", "1", "1024", "", NULL,                    \
      "CPU threads per rank; none: all processors")                                                 \

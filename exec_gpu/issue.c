@@ -1,14 +1,16 @@
-/* The order in which units of all ranks are issued.
+/* The order in which the launches of all ranks are issued. A launch is one op, or several ops that
+ * are issued together (such as an ncclGroup).
  *
- * Each lane has a cursor.  A unit is issued when all units that it waits for have been issued.  A
- * collective is also issued only when it is at the head of the lane of all its members.
+ * Each lane of a rank has a cursor, which points to its next launch. A launch is issued when all
+ * launches that it waits for have been issued. A collective is issued only when the cursors of all
+ * its members point to it.
  *
- *   a GPU each    One cursor for all ranks of a stage: their calls have the same order, for any
- *                 number of ranks and processes.  Collectives of several stages have the same order
- *                 in all of them.
- *   a shared GPU  One cursor for each rank.  A unit of transfers is completed when the units at all
- *                 other ends have been posted.  A call is enqueued after the calls that it waits
- *                 for, so the GPU cannot deadlock. */
+ *   one GPU per rank   All ranks of a pipeline stage share one cursor, so their calls have the same
+ *                      order for any number of ranks and processes. A collective over several
+ *                      stages has the same place in the order of all these stages.
+ *   one GPU for all    Each rank has a cursor of its own. Sends and receives are completed when the
+ *                      peers have begun the matching receives and sends. A call is enqueued after
+ *                      the calls that it waits for, so the GPU cannot deadlock. */
 #include "exec_gpu/issue.h"
 #include "core/base/error.h"
 #include "exec_gpu/emit.h"
@@ -16,11 +18,17 @@
 
 struct issue {
   struct gpu_machine *m;
-  uint32_t stride;                 /* number of rows that one row represents */
-  uint32_t (*cursor)[WEFT_N_LANE]; /* of each row, in units */
-  GRand *rand;                     /* for stress, the random order of lanes; else NULL */
-  uint32_t *counts_read;           /* by row: units of lane d2h that the host has waited for */
-  gboolean waits;                  /* the host may wait for the row counts of one more unit */
+  /* number of ranks, from each visited rank on, that have the same calls and that the visited rank
+   * represents; 1 if all ranks share one GPU */
+  uint32_t stride;
+  /* [rank][lane]: number of launches of the lane that have been issued */
+  uint32_t (*cursor)[WEFT_N_LANE];
+  /* in stress mode, the generator of the random order of lanes; else NULL */
+  GRand *rand;
+  /* by rank: number of launches of lane d2h (copies of row counts to the host) for which the host
+   * has waited */
+  uint32_t *counts_read;
+  gboolean waits;                  /* the host may now wait for the row counts of one more launch */
   GArray *members;                 /* struct gpu_rank_unit: members of a collective */
 };
 
@@ -33,9 +41,9 @@ head_of (const struct issue *x, uint32_t row, uint32_t lane)
   return at < gpu_units_of (r, lane) ? gpu_unit_at (r, lane, at) : NULL;
 }
 
-/* Whether a unit must wait because the host has not read the numbers of rows that the unit
- * exchanges. The host waits for these row counts only when no other unit can be issued: the ranks
- * that produce the row counts may depend on other units. */
+/* Whether a launch must wait because the host has not yet read its row counts (the numbers of rows
+ * that are sent and received). The host waits for row counts only when no other launch can be
+ * issued: the ranks that compute the row counts may depend on other launches. */
 static gboolean
 is_held (const struct issue *x, uint32_t row, const struct gpu_unit *u)
 {
@@ -69,8 +77,8 @@ is_there (const struct issue *x, uint32_t row)
   return FALSE;
 }
 
-/* Lists the members of a collective in group order. FALSE: the collective is not yet ready at the
- * head of some member's lane. */
+/* Collects the members of the next collective of a lane, in group order. FALSE: the collective is
+ * not yet the next op of some member's lane. */
 static gboolean
 gather_members (struct issue *x, uint32_t row, uint32_t lane)
 {
@@ -92,7 +100,8 @@ gather_members (struct issue *x, uint32_t row, uint32_t lane)
   return TRUE;
 }
 
-/* Issues a unit on every row that a row represents. `talks`: the unit uses communicators. */
+/* Issues a launch on a rank and on all ranks with the same calls (in a job with a GPU for each
+ * rank, all ranks of the pipeline stage). `talks`: whether the launch uses communicators. */
 static gboolean
 emit_alike (struct issue *x, struct gpu_rank_unit at, gboolean talks, GError **error)
 {
@@ -144,7 +153,9 @@ have_others_come (struct gpu_rank_unit at)
   return TRUE;
 }
 
-/* Issues the next part of a unit of transfers. *moved: whether a part was issued. */
+/* Issues sends and receives that are launched together. Ranks that share a GPU need two calls: one
+ * that begins the transfers and one that completes them. *moved: whether this call issued
+ * anything. */
 static gboolean
 issue_transfers (struct issue *x, struct gpu_rank_unit at, gboolean *moved, GError **error)
 {
@@ -160,7 +171,8 @@ issue_transfers (struct issue *x, struct gpu_rank_unit at, gboolean *moved, GErr
   return TRUE;
 }
 
-/* Issues the head of a lane, or a part of it, if possible. *moved: whether anything was issued. */
+/* Issues the next launch of a lane, or the first part of it, if its dependencies allow it. *moved:
+ * whether anything was issued. */
 static gboolean
 try_head (struct issue *x, struct gpu_rank_unit at, gboolean *moved, GError **error)
 {
@@ -210,7 +222,7 @@ report_stuck (const struct issue *x, GError **error)
   return !stuck || weft_run_error (error, "%s", text->str);
 }
 
-/* The lanes of all rows, as row * WEFT_N_LANE + lane.  Lanes of communication come first, because
+/* The lanes of all ranks, as rank * WEFT_N_LANE + lane. Lanes of communication come first, because
  * other ranks may be waiting for them. */
 static uint32_t *
 lanes_in_order (const struct issue *x, uint32_t *n)

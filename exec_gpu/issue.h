@@ -1,4 +1,4 @@
-/* issue.h - fills the scripts of all ranks, unit by unit. */
+/* issue.h - fills the call lists of all ranks, one launch after the other. */
 #pragma once
 #include "exec_gpu/machine.h"
 

@@ -3,8 +3,9 @@
 #include "core/plan/cost_table.h"
 #include "exec_gpu/calls.h"
 
-/* Measures the host seconds of launches of one small kernel, into out[enum weft_host_cost]: of one
- * kernel launch, of the launch of a graph, and of each further node of a graph.  The time of a node
- * follows from the difference between a graph of many kernels and a graph of one.  The quickest of
- * several rounds counts.  Before each round the device is idle, and no round fills its queue. */
+/* Measures the time in seconds that the host needs to launch work on the GPU, and stores three
+ * results in out[enum weft_host_cost]: the launch of one small kernel, the launch of a graph, and
+ * each further node of a graph. The time of a node is computed from a graph of many kernels and a
+ * graph of one kernel. Each result is that of the fastest of several rounds. Before each round the
+ * device is idle, and no round fills the device's launch queue. */
 gboolean weft_gpu_time_launches (const struct weft_gpu_calls *calls, double *out, GError **error);

@@ -1,25 +1,25 @@
 /* machine.h - the state of the GPU executor, and functions on the state that all of its files use.
  *
  * When the executor opens, it compiles the plan into scripts: lists of calls with all their
- * pointers.  A step replays the scripts.  The order of the ops of all ranks is computed once, from
- * the plan alone.
+ * pointers, one list for each host thread. A step makes the calls of these lists. The order of the
+ * ops of all ranks is computed once, from the plan alone.
  *
  * Files have levels; each includes headers of lower levels only (tests/tree/test_structure.c):
  *
- *   machine      the state; converts messages of calls to errors; events
- *   script       appends a call to a script
- *   comm         the communicator of an op; errors of communicators
+ *   machine      the state; converts messages of calls to errors; opens events
+ *   script       appends a call to a call list
+ *   comm         finds the communicator of an op; checks communicators for errors
  *   watchdog     waits for other ranks, until the deadline
- *   counted      exchanges between GPUs whose sizes the host learns during the step
+ *   counted      collectives whose numbers of rows the host reads during the step
  *   arena        memory and streams of a rank; the mailbox between host and device
- *   order        units of a rank and the waits between them, without redundant waits
+ *   order        launches of a rank and the waits between them, without redundant waits
  *   comms        opens and closes communicators and windows
  *   collectives  the calls of a collective: library calls, or copies and sums on a shared GPU
- *   emit         the calls of a unit: its waits, its ops, its event
- *   issue        the order in which units of all ranks are issued
- *   reserved     GPU memory outside the plan
- *   traced       times of ops, computed from the times of their kernels
- *   step         a step replays the scripts, or the graph that was captured from them
+ *   emit         the calls of a launch: waits, ops, and an event for later launches
+ *   issue        the order in which launches of all ranks are issued
+ *   reserved     measures GPU memory that is not part of the plan
+ *   traced       times of ops, computed from a trace of kernels
+ *   step         makes the calls of a step, or launches the graph that was captured from them
  *   exec_gpu     the functions of core/exec/exec.h */
 #pragma once
 #include "core/exec/feed.h"
@@ -31,31 +31,36 @@
 
 struct gpu_machine;
 
-/* Columns of dependencies: one for each lane, and one for the begin of the step. */
+/* An array of dependencies has a column for each lane, and one for the begin of the step. */
 #define GPU_START WEFT_N_LANE
 #define GPU_COLUMNS (WEFT_N_LANE + 1)
 #define GPU_NO_UNIT 0xffffffffu
 
-/* A unit of issue: one op, or the ops of one launch. */
+/* Ops that are issued at once: one op, or the ops of one launch (such as an ncclGroup). */
 struct gpu_unit {
   uint8_t lane;
-  gboolean awaited, idle;        /* awaited: another unit waits for it; idle: no device work */
-  uint32_t index;                /* position on its lane, counted in units */
+  /* awaited: a launch on another stream waits for this one; idle: no work on the device */
+  gboolean awaited, idle;
+  uint32_t index;                /* index of this launch among the launches of its lane */
   uint32_t pos, n;               /* position of the first op on the lane; number of ops */
-  /* Sets of units. By column: 1 + index of the last unit of this lane in the set; 0: the set has no
-   * unit of this lane. */
-  uint32_t need[GPU_COLUMNS];    /* units that the plan orders before this unit */
-  uint32_t implies[GPU_COLUMNS]; /* units that dependants wait for: this unit, or `need` if idle */
-  uint32_t wait[GPU_COLUMNS];    /* `need`, without units that other waits or the lane imply */
-  uint32_t before[GPU_COLUMNS];  /* units that have ended when this unit starts */
+  /* Sets of launches that depend on each other. By lane: 1 + index of the last launch of this lane
+   * in the set; 0: the set has no launch of this lane. */
+  uint32_t need[GPU_COLUMNS];    /* the launches that the plan orders before this launch */
+  /* what later launches inherit: this launch, or `need` if this launch has no device work */
+  uint32_t implies[GPU_COLUMNS];
+  /* the launches whose events this launch must wait for: `need` without redundant waits */
+  uint32_t wait[GPU_COLUMNS];
+  /* the launches that are known to have ended when this launch starts */
+  uint32_t before[GPU_COLUMNS];
 
-  uint32_t counts_unit; /* 1 + index of the unit of lane d2h that copies the counts of this unit's
-                           exchange to the host; 0: none */
-  weft_gpu_event *event; /* recorded after the unit if `awaited`; not owned */
+  /* for an exchange with row counts: 1 + index of the launch of lane d2h that copies the row counts
+   * to the host; 0: the launch has no row counts */
+  uint32_t counts_unit;
+  weft_gpu_event *event; /* recorded after this launch if `awaited` is set; not owned */
 
-  /* For transfers between ranks that share a GPU. `arrived`: recorded when a unit with sends is
-   * posted; `begin`: timed. */
-  gboolean posted; /* gpu_emit_post() has appended the unit */
+  /* For transfers between ranks that share a GPU. `arrived`: event recorded when the sends of the
+   * launch can be read; `begin`: timed event. */
+  gboolean posted; /* gpu_emit_post() has been called for this launch */
   weft_gpu_event *arrived, *begin;
 };
 
@@ -65,35 +70,44 @@ struct gpu_rank {
   uint32_t row, rank, device;
   gboolean here; /* the rank belongs to this process; ranks of other processes have only units */
   weft_bind bind;
-  gboolean origin;                       /* the step begins on lane gpu of this rank */
-  weft_gpu_stream *stream[WEFT_N_LANE]; /* lane gpu and lanes with ops; else NULL */
-  struct weft_gpu_scratch scratch[WEFT_N_LANE]; /* one per lane; one kernel uses it at a time */
+  /* the event that begins the step is recorded on lane gpu of this rank */
+  gboolean origin;
+  /* by lane: the stream; NULL if the lane has no ops (lane gpu always has a stream) */
+  weft_gpu_stream *stream[WEFT_N_LANE];
+  /* by lane: scratch memory, which one kernel at a time uses */
+  struct weft_gpu_scratch scratch[WEFT_N_LANE];
 
   /* Pinned memory that host and device share: control, tokens, results. */
   uint8_t *mailbox;
-  void *control;  /* control block on the device */
-  uint32_t *slot; /* by op: offset in the mailbox; for copy_in and copy_out */
+  void *control;  /* address of the control block in device memory */
+  uint32_t *slot; /* for copy_in and copy_out ops: offset of the op's data in the mailbox */
   uint64_t mailbox_bytes;
   struct weft_watch watch;
 
-  uint32_t n_unit, first_unit[WEFT_N_LANE + 1]; /* number of units; first unit of each lane */
-  struct gpu_unit *unit, end;                  /* end: a unit for the end of the step */
+  /* number of launches of all lanes; index of the first launch of each lane */
+  uint32_t n_unit, first_unit[WEFT_N_LANE + 1];
+  /* unit: all launches; end: represents the end of the step */
+  struct gpu_unit *unit, end;
   uint32_t *unit_of;                            /* op -> unit */
-  uint32_t *transfer[8], n_transfer[8];         /* by kind of transfer: its ops, their number */
-  uint32_t *transfer_of;                        /* op -> its index in transfer[kind] */
+  /* by kind of transfer (send or receive, direction, group): the ops of this kind, and their
+   * number */
+  uint32_t *transfer[8], n_transfer[8];
+  uint32_t *transfer_of;                        /* op -> position of the op in transfer[kind] */
 
-  /* For ranks that share a GPU. By receive op: the event that is recorded after its copy. */
+  /* For ranks that share a GPU, by receive op: the event that is recorded after the receiver has
+   * copied the data. */
   weft_gpu_event **taken;
 
   weft_gpu_comm *comm[WEFT_N_GROUP];
-  weft_gpu_comm *pair[2][2]; /* of transfers posted one by one: [0: next stage, 1: previous stage]
-                                [0: towards the later stage, 1: towards the earlier stage] */
-  weft_gpu_event *tail;      /* recorded at the end of the newest step */
-  uint8_t *issued;            /* by op: whether the op was issued */
-  struct weft_team *team;     /* threads for CPU kernels; NULL: one thread */
+  /* communicators of transfers that are launched one by one: [0: with the next stage, 1: with the
+   * previous stage][0: data flows to the later stage, 1: to the earlier stage] */
+  weft_gpu_comm *pair[2][2];
+  weft_gpu_event *tail;      /* event recorded at the end of the newest step */
+  uint8_t *issued;            /* by op: whether the op was issued in this step */
+  struct weft_team *team;     /* threads that run CPU kernels; NULL: one thread runs them */
 };
 
-/*   constant          word                    operands */
+/* Columns: constant, name, operands of the call. */
 #define GPU_CALL_LIST(X)                                                                           \
   X (GPU_RECORD, "record", "event on stream")                                                      \
   X (GPU_WAIT, "wait", "stream waits for event")                                                   \
@@ -118,32 +132,36 @@ extern const char *const gpu_call_words[];
 
 struct gpu_call {
   uint8_t kind, lane;
-  uint32_t row, op; /* op WEFT_NO_OP: the call belongs to the whole step */
+  uint32_t row, op; /* WEFT_NO_OP: the call belongs to no single op but to the whole step */
   uint32_t at, n;
   weft_gpu_stream *stream;
   weft_gpu_event *event;
 };
 
-/* An exchange of rows; the host reads the numbers of rows (row counts) when it issues the exchange.
- * Sent rows begin at `from`, received rows at `to`, both in the order of the members. */
+/* A collective over unequal numbers of rows. The host reads the numbers of rows (row counts) during
+ * the step, when it issues the sends and receives. Rows to send begin at `from`, received rows at
+ * `to`, both in the order of the members. */
 struct gpu_counted {
   weft_gpu_comm *comm;
   enum weft_op_kind kind;
-  uint32_t n, me, each;        /* number of members; this member; row counts per member */
-  const int64_t *counts, *got; /* in the mailbox; got: received rows of all_to_all_v, or NULL */
+  /* number of members; this member's number; number of row counts per member */
+  uint32_t n, me, each;
+  /* addresses in the mailbox. counts: row counts of the rows that this member sends; got: for
+   * all_to_all_v, row counts of the rows that it receives, else NULL */
+  const int64_t *counts, *got;
   uint8_t *from, *to;
-  uint64_t from_rows, to_rows; /* capacity of the buffers in rows */
-  uint64_t columns, row;       /* elements of a row; bytes of a row */
+  uint64_t from_rows, to_rows; /* number of rows for which the buffers have room */
+  uint64_t columns, row;       /* number of elements in a row; number of bytes in a row */
   uint8_t dtype;
 
-  /* For reduce_scatter_v: scratch for the rows that other members send; the terms of the sum; the
-   * sum. */
+  /* Only for reduce_scatter_v: scratch for the rows that other members send; the addresses of the
+   * arrays to add; the arguments of the sum. */
   uint8_t *parts;
   const void **term;
   struct weft_gpu_join *sum;
 };
 
-/* A CPU kernel in a host function of a stream. */
+/* A kernel that the CPU runs, as a host function of a stream. */
 struct gpu_host_work {
   struct weft_kernel kernel;
   struct weft_team *team;
@@ -153,31 +171,35 @@ struct gpu_host_work {
  * one rank with its own GPU. */
 struct gpu_script {
   struct gpu_machine *m;
-  uint32_t row;                                  /* row of the first rank */
+  /* number of the first rank whose calls are in this list */
+  uint32_t row;
   GArray *call;                                  /* struct gpu_call */
   GArray *kernel, *copy, *collective, *transfer; /* struct weft_kernel, weft_gpu_copy ... */
   GArray *host;                                  /* struct gpu_host_work */
-  GPtrArray *join, *exchange, *counted;          /* struct weft_gpu_join * ..., owned */
-  uint8_t *played;                               /* by call: whether made in this step */
-  _Atomic uint32_t n_played;                     /* number of calls made in this step */
-  /* Events that are recorded at the begin of a step. `start`: units without other dependencies wait
-   * for it; NULL: no unit waits. `zero`: timed; NULL: no times are measured. */
+  /* arrays of struct weft_gpu_join *, weft_gpu_exchange * and gpu_counted *, which own their
+   * elements */
+  GPtrArray *join, *exchange, *counted;
+  /* by call: whether the call was made in this step */
+  uint8_t *played;
+  _Atomic uint32_t n_played;                     /* number of calls that were made in this step */
+  /* Events that are recorded at the begin of a step. `start`: launches without other dependencies
+   * wait for this event; NULL: none waits. `zero`: timed event; NULL: no times are measured. */
   weft_gpu_event *start, *zero;
-  weft_gpu_graph *graph; /* graph of a whole step; NULL: not captured */
+  weft_gpu_graph *graph; /* graph of a whole step; NULL: the step has not been captured */
 
   pthread_t thread;
   gboolean has_thread, failed;
   GError *error;
 };
 
-/* An op whose times are recorded: its unit and, unless times are traced, the events at the begin
- * and end of the unit. */
+/* An op whose times are recorded: the launch that contains the op, and the timed events at the
+ * begin and the end of this launch (NULL if times come from a kernel trace). */
 struct gpu_stamp {
   uint32_t row, op, unit;
   weft_gpu_event *begin, *end;
 };
 
-/* A reduction that divides by `divisor`, and its number in the library (`scaled`). */
+/* A reduction object of the collective library (`scaled`) that divides all terms by `divisor`. */
 struct gpu_scaled {
   weft_gpu_comm *comm;
   uint8_t dtype;
@@ -195,35 +217,38 @@ struct gpu_machine {
   struct weft_exec_options options;
   union weft_gpu_options own;
   const struct weft_gpu_calls *calls;
-  gboolean shared; /* all ranks share one GPU */
-  gboolean apart;  /* transfers between stages are posted one by one */
+  gboolean shared; /* TRUE: all ranks share one GPU; FALSE: each rank has a GPU */
+  gboolean apart;  /* transfers between stages are launched one by one, not in groups */
   uint32_t n, n_script;
-  uint32_t first, n_here; /* first row of this process; number of its rows */
+  /* number of the first rank of this process; number of ranks of this process */
+  uint32_t first, n_here;
   struct gpu_rank *rank;
   struct gpu_script *script;
-  GPtrArray *event;        /* all events, owned */
+  GPtrArray *event;        /* owns all events of the executor */
   GArray *stamp;           /* struct gpu_stamp */
-  GPtrArray *comm;         /* all communicators, owned */
-  GArray *scaled, *window; /* struct gpu_scaled, gpu_window */
-  gboolean traced;         /* times of ops are computed from a trace of kernels */
-  const char *remark;      /* why tracing was not possible, or NULL; interned */
-  uint32_t n_unit;         /* number of units whose times are recorded */
-  _Atomic gboolean broken; /* a call of any thread has failed: the machine can only be closed */
+  GPtrArray *comm;         /* owns all communicators */
+  GArray *scaled, *window; /* arrays of struct gpu_scaled and of struct gpu_window */
+  gboolean traced;         /* TRUE: times of ops come from a trace of kernels; FALSE: from events */
+  const char *remark;      /* why kernels could not be traced, or NULL; an interned string */
+  uint32_t n_unit;         /* number of launches whose times are recorded */
+  /* a call of some thread has failed; the executor can then only be closed */
+  _Atomic gboolean broken;
   gboolean begun;          /* a step is in progress */
-  uint64_t left;           /* free memory of the first GPU, when last measured */
+  uint64_t left;           /* bytes of free memory on the first GPU at the last measurement */
   uint64_t reserved[WEFT_N_RESERVED];
   uint64_t steps;          /* number of steps begun */
-  gint64 since;            /* when the step or the opening began, microseconds */
+  /* time in microseconds when the step or the opening of communicators began */
+  gint64 since;
 
-  pthread_mutex_t lock; /* guards the fields below, for scripts with threads */
+  pthread_mutex_t lock; /* guards the fields below, which the threads of the call lists share */
   pthread_cond_t changed;
   uint64_t round;
   uint32_t n_busy;
   gboolean closing;
-  struct gpu_script *blame; /* the first script that has failed, or NULL */
+  struct gpu_script *blame; /* the call list that failed first, or NULL */
 };
 
-/* A unit of a rank. */
+/* A launch together with the rank that issues it. */
 struct gpu_rank_unit {
   struct gpu_rank *r;
   struct gpu_unit *u;
@@ -231,8 +256,8 @@ struct gpu_rank_unit {
 
 #define GPU_CALL(m, name, ...) ((m)->calls->name ((m)->calls->self, ##__VA_ARGS__))
 
-/* TRUE if `said`, the result of a call, is NULL. Else sets an error from this message and `what`, a
- * printf format, and returns FALSE. */
+/* TRUE: `said`, the result of a call, is NULL (success). FALSE: sets an error with the message
+ * `said` and with `what`, a printf format. */
 gboolean gpu_ok (struct gpu_machine *m, const char *said, GError **error, const char *what, ...)
     G_GNUC_PRINTF (4, 5);
 
@@ -263,21 +288,22 @@ gpu_units_of (const struct gpu_rank *r, uint32_t lane)
   return r->first_unit[lane + 1] - r->first_unit[lane];
 }
 
-/* The i-th op of a unit. */
+/* The i-th op of a launch. */
 static inline uint32_t
 gpu_unit_op (const struct gpu_rank *r, const struct gpu_unit *u, uint32_t i)
 {
   return r->p->lane_ops[u->lane][u->pos + i];
 }
 
-/* Bytes of a slot in the mailbox for a value of `bytes`. */
+/* Space that a value of `bytes` bytes takes in the mailbox, rounded up to 64 bytes. */
 static inline uint64_t
 gpu_slot_bytes (uint64_t bytes)
 {
   return (bytes + 63) / 64 * 64;
 }
 
-/* Bytes of an operand of a copy to or from the mailbox; 0: the operand is absent. */
+/* Bytes of an operand that is copied to or from the mailbox; 0: the op does not have this
+ * operand. */
 static inline uint64_t
 gpu_mail_bytes (const struct gpu_rank *r, uint32_t op, uint32_t operand)
 {
@@ -285,7 +311,7 @@ gpu_mail_bytes (const struct gpu_rank *r, uint32_t op, uint32_t operand)
   return buf == WEFT_NO_BUF ? 0 : r->p->buf[buf].bytes;
 }
 
-/* The word of the mailbox in which a lane counts its units that have ended. */
+/* The word of the mailbox in which a lane counts its launches that have ended. */
 static inline uint32_t *
 gpu_progress (const struct gpu_rank *r, uint32_t lane)
 {

@@ -1,11 +1,11 @@
-/* Units of a rank and their waits.
+/* Launches of a rank, and the waits between them.
  *
- * A lane is a stream, which executes its units in order; events order units of different streams.
- * The waits are the transitive reduction of the plan's order, which is unique: a unit waits for an
- * event only if neither its other waits nor the order of its lane imply this wait.
+ * A lane is a stream, which executes its launches in order; events order launches of different
+ * streams. The waits are the transitive reduction of the plan's order, which is unique: a launch
+ * waits for an event only if neither its other waits nor the order of its lane imply this wait.
  *
- * A unit without device work (memory is freed, a collective of one rank) is not part of this order:
- * a unit that depends on it inherits its dependencies. */
+ * Some launches have no device work (they only free memory, or are collectives of one rank). Such a
+ * launch is not part of the order: a launch that depends on it inherits its dependencies. */
 #include "exec_gpu/order.h"
 #include "exec_gpu/counted.h"
 #include <string.h>
@@ -33,8 +33,8 @@ count_units (struct gpu_rank *r)
   r->first_unit[WEFT_N_LANE] = r->n_unit;
 }
 
-/* Collects the dependencies of units on units of other lanes. The order of the lane implies the
- * dependencies on units of the same lane. */
+/* Collects the dependencies of each launch on launches of other lanes. Launches of one lane run in
+ * order, so dependencies inside a lane need no entry. */
 static void
 find_needs (struct gpu_rank *r)
 {
@@ -107,7 +107,7 @@ widen (uint32_t *into, const uint32_t *with)
     into[column] = MAX (into[column], with[column]);
 }
 
-/* Replaces dependencies on idle units (without device work) by the dependencies of those units. */
+/* Replaces dependencies on launches without device work by the dependencies of those launches. */
 static void
 settle_needs (struct gpu_rank *r, struct gpu_unit *u)
 {
@@ -134,14 +134,15 @@ come_after (struct gpu_unit *u, const struct gpu_unit *other)
   u->before[other->lane] = MAX (u->before[other->lane], other->index + 1);
 }
 
-/* The last unit of a lane that a unit depends on, or NULL. */
+/* The last launch of a lane that launch `u` depends on, or NULL. */
 static const struct gpu_unit *
 needed (const struct gpu_rank *r, const struct gpu_unit *u, uint32_t lane)
 {
   return u->need[lane] ? gpu_unit_at (r, lane, u->need[lane] - 1) : NULL;
 }
 
-/* Whether a wait is redundant: another dependency of the unit is already ordered after it. */
+/* Whether a wait is redundant: another launch that `u` waits for is itself ordered after the
+ * awaited launch. */
 static gboolean
 is_implied (const struct gpu_rank *r, const struct gpu_unit *u, uint32_t column)
 {
@@ -179,7 +180,8 @@ may_follow (const struct gpu_unit *u, const uint32_t *cursor)
   return TRUE;
 }
 
-/* Visits units in a topological order. One exists: the plan was proved free of deadlocks. */
+/* Visits launches in a topological order. Such an order exists, because the plan was proved free of
+ * deadlocks. */
 static void
 order_units (struct gpu_rank *r)
 {
@@ -198,16 +200,16 @@ order_units (struct gpu_rank *r)
   order_unit (r, &r->end);
 }
 
-/* The kind of a transfer, 0 to 7: send or receive, to the next or the previous stage, in the
- * pipeline group or in the world group. */
+/* Number from 0 to 7 for the kind of a transfer: send or receive; to or from the next or the
+ * previous stage; in the pipeline group or in the world group. */
 static uint32_t
 kind_of (const struct weft_op *row, gboolean recv, gboolean back)
 {
   return 4 * recv + 2 * back + (row->group == WEFT_GROUP_WORLD);
 }
 
-/* Numbers the transfers of each kind: the k-th send to a neighbour matches the neighbour's k-th
- * receive from this rank. */
+/* Numbers the transfers of each kind, to match sends and receives: the k-th send to a neighbouring
+ * stage belongs to the neighbour's k-th receive from this rank. */
 static void
 count_transfers (struct gpu_rank *r)
 {
@@ -243,8 +245,8 @@ gpu_transfer_peer (const struct gpu_rank *r, uint32_t op, uint32_t *row, uint32_
   return TRUE;
 }
 
-/* For each unit that exchanges rows, finds the last unit that copies to the host the row counts of
- * the exchange. */
+/* For each launch with row counts, finds the last launch that copies these row counts to the
+ * host. */
 static void
 find_told (struct gpu_rank *r)
 {

@@ -1,10 +1,11 @@
-/* Memory of this process's first GPU outside the plan, assigned to its users by measuring the free
- * memory after each of them has started. */
+/* Memory of this process's first GPU that is not part of the plan (CUDA context, NCCL, libraries).
+ * The free memory is measured after each of these users has started; each decrease is assigned to
+ * one user. */
 #include "exec_gpu/reserved.h"
 #include <string.h>
 
-/* Bytes of kernel scratch on the first GPU. Scratch is allocated together with the arenas, so its
- * size is computed, not measured. */
+/* Bytes of kernel scratch on the first GPU. Scratch is allocated together with the memory pools, so
+ * the number is computed and not measured. */
 static uint64_t
 scratch_bytes (const struct gpu_machine *m)
 {

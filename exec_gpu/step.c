@@ -13,7 +13,8 @@
 #include "kernels/team.h"
 #include <string.h>
 
-#define NAN_BYTE 0xff /* bytes of a NaN in float types, and of an invalid token id in int32 */
+/* a byte whose repetition is a NaN in every float type and an invalid token id in int32 */
+#define NAN_BYTE 0xff
 
 /* ---------------------------------------------------------------------- one call */
 
@@ -82,7 +83,7 @@ make_call (const struct gpu_script *s, const struct gpu_call *c)
     return gpu_counted_send (s, c);
   case GPU_TOTAL:
     return gpu_counted_sum (s, c);
-  case GPU_READ: /* play_call() waits for the event */
+  case GPU_READ: /* not a call of the vendor: play_call() waits for the event */
   case GPU_N_CALL:
     break;
   }
@@ -100,8 +101,8 @@ is_skipped (const struct gpu_script *s, const struct gpu_call *c)
   return !orders && c->op != WEFT_NO_OP && gpu_skips (&s->m->rank[c->row], c->op);
 }
 
-/* Whether a call must be made now. A call of an op: the op was issued. A call of the whole step:
- * all calls before it in the script have been made. */
+/* Whether a call must be made now. If the call belongs to an op: whether the op was issued. If the
+ * call belongs to the whole step: whether all earlier calls of the list have been made. */
 static gboolean
 is_due (const struct gpu_script *s, uint32_t i)
 {
@@ -126,8 +127,8 @@ comm_of (const struct gpu_script *s, const struct gpu_call *c)
   return NULL;
 }
 
-/* Waits until the launch that ends at call `end` is enqueued by its communicators. Only then may
- * more work be enqueued on its streams. */
+/* Waits until the collective library has enqueued all ops of the ncclGroup whose last call is
+ * `end`. Only then may other work be enqueued on the streams of the group. */
 static gboolean
 await_launch (struct gpu_script *s, uint32_t end, GError **error)
 {

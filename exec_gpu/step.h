@@ -5,8 +5,8 @@
 gboolean gpu_step_open (struct gpu_machine *m, GError **error);
 void gpu_step_close (struct gpu_machine *m);
 
-/* Makes the calls of all issued ops that have not been made in this step. */
+/* Makes all calls that belong to issued ops and have not yet been made in this step. */
 gboolean gpu_step_run (struct gpu_machine *m, GError **error);
 
-/* Waits until the GPUs have executed the step. */
+/* Waits until the GPUs have executed all work of the step. */
 gboolean gpu_step_wait (struct gpu_machine *m, GError **error);

@@ -5,7 +5,7 @@
 #include "exec_gpu/traced.h"
 #include <math.h>
 
-/* Begin and end of a unit in seconds. All ops of a unit have these times. */
+/* Begin and end of a launch in seconds. All ops of the launch have these times. */
 struct span {
   double begin, end;
 };
@@ -13,7 +13,7 @@ struct span {
 struct taking {
   struct gpu_machine *m;
   weft_timeline *t;
-  uint64_t zero;     /* begin of the first record, nanoseconds */
+  uint64_t zero;     /* time in nanoseconds of the begin of the first record */
   GHashTable *stray; /* name -> 1 + index */
 };
 
@@ -94,7 +94,8 @@ key_of (uint32_t row, uint32_t op)
   return (uint64_t) row << 32 | op;
 }
 
-/* Maps every op whose times are recorded to its span. The ops of a unit share one span. */
+/* Maps every op whose times are recorded to the times of its launch. All ops of one launch share
+ * one entry. */
 static GHashTable *
 find_spans (const struct gpu_machine *m, struct span *span)
 {
@@ -124,8 +125,8 @@ widen (const struct taking *x, GHashTable *of)
   }
 }
 
-/* Sets the times of the ops of a lane, in order. An op without records has length 0 at the end of
- * the previous op. */
+/* Sets the times of the ops of a lane, in order. An op without trace records begins and ends at the
+ * end of the previous op. */
 static void
 fill_lane (const struct taking *x, GHashTable *of, const struct gpu_rank *r, uint32_t lane)
 {

@@ -6,9 +6,9 @@
  * possible. */
 const char *gpu_traced_open (struct gpu_machine *m);
 
-/* Drops the records of work between steps. */
+/* Discards trace records of work that ran between steps. */
 void gpu_traced_forget (struct gpu_machine *m);
 
 
-/* Sets the times of a timeline from the records of the step. */
+/* Sets the times of all ops of a timeline from the trace records of the step. */
 gboolean gpu_traced_fill (struct gpu_machine *m, weft_timeline *t, GError **error);

@@ -1,7 +1,9 @@
-/* Waits for work in which other ranks take part, until the deadline or until one of them has ended.
+/* Waits for work in which other ranks take part. The wait ends at the deadline, or when another
+ * process has ended.
  *
- * The waiting thread polls its communicators and the other processes.  It sends its status when
- * another process asks for it, and asks all processes for theirs when the deadline has passed. */
+ * The waiting thread polls its communicators and the connections to the other processes. When
+ * another process asks for the status of this process, the thread sends it. When the deadline has
+ * passed, the thread asks all processes for their status. */
 #include "exec_gpu/watchdog.h"
 #include "core/base/error.h"
 #include "exec_gpu/comm.h"
@@ -11,7 +13,8 @@
 #define MOST_NAP 200u
 #define REPORT_SECONDS 3 /* time limit for the other processes to send their status */
 
-/* The first communication unit of a lane that has not ended, by the lane's progress word. */
+/* Finds the first communication launch of a lane that has not ended; the lane counts its completed
+ * launches in a word of the mailbox. */
 static const struct gpu_unit *
 late_unit (const struct gpu_rank *r, uint32_t lane)
 {
@@ -95,7 +98,7 @@ look_at_scores (struct gpu_machine *m, GError **error)
   return !blame || weft_run_error (error, "rank %u has failed", m->rank[blame->row].rank);
 }
 
-/* Pauses grow from 20 to 200 microseconds. */
+/* The pause between two polls grows from 20 to 200 microseconds. */
 gboolean
 gpu_watchdog_sleep (struct gpu_machine *m, struct gpu_watchdog *v, GError **error)
 {

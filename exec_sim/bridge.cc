@@ -98,10 +98,11 @@ struct bridge {
   std::vector<sg::Link *> links; /* links of all simulations; the current one uses the first
                                     n_links */
   std::vector<double> capacity;
-  std::vector<sg::Link *> paces; /* links for paced flows that are not in use */
+  std::vector<sg::Link *> paces; /* links that limit the rates of flows and that no flow uses now */
 
   bool ready = false, wanted = true, open = false, delivering = false;
-  activity_list *running = nullptr; /* list found by find_running(); null: shortcut not used */
+  /* the list that find_running() found; null: the second shortcut is not used */
+  activity_list *running = nullptr;
   double *clock = nullptr;
 
   weft_bridge_done done = nullptr;
@@ -115,7 +116,7 @@ struct bridge {
   kernel::timer::Timer *armed = nullptr;
   double armed_date = 0;
 
-  std::deque<flow> flows; /* elements never move */
+  std::deque<flow> flows; /* a deque, whose elements do not move: SimGrid keeps pointers to flows */
   std::vector<flow *> spare, ended;
   std::vector<sg::CommPtr> grave;
   double grave_date = -1;
@@ -261,7 +262,7 @@ deliver (bridge &b)
   }
   b.delivering = false;
   ended.clear ();
-  b.ended.swap (ended); /* keeps the memory of the vector */
+  b.ended.swap (ended); /* gives b.ended the allocated memory of `ended` for reuse */
   arm (b);
 }
 
@@ -373,7 +374,7 @@ make_zones (bridge &b)
 {
   b.hosts = new zone ("weft");
   sg::NetZone *root = b.engine->get_netzone_root (), *hosts = b.hosts->get_iface ();
-  if (root != hosts) /* before 4.0 the first zone is the root */
+  if (root != hosts) /* in SimGrid before 4.0, the first zone becomes the root zone */
     b.hosts->set_parent (root->get_impl ());
   b.from = hosts->ADD_HOST ("from", 1.0)->seal ();
   b.to = hosts->ADD_HOST ("to", 1.0)->seal ();
@@ -576,7 +577,7 @@ weft_bridge_close (void)
   g_assert (!b.delivering);
   b.done = nullptr;
   disarm (b);
-  /* SimGrid cannot drop a flow: run until all flows have ended, without callbacks */
+  /* SimGrid cannot drop a flow, so simulate until all flows have ended, without callbacks */
   if (flows_in_flight (b) > 0)
     weft_bridge_run (nullptr);
   b.open = false;

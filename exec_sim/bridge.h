@@ -79,7 +79,8 @@ void weft_bridge_paced_flow (double bytes, const uint32_t *links, uint32_t n_lin
 /* Starts a timer; `delay` must be at least 0. */
 void weft_bridge_after (double delay, uint64_t tag);
 
-/* In a callback, the date of the event; otherwise the date of the last callback, or 0. */
+/* Returns the simulated date: inside a callback, the date of the event; otherwise the date of the
+ * last callback, or 0 before the first callback. */
 double weft_bridge_now (void);
 
 /* Runs until no timer and no flow is pending. May be called again after new ones were started.
@@ -96,11 +97,12 @@ uint64_t weft_bridge_activities (void);
 const char *weft_bridge_version (void);
 
 /* Switches two shortcuts on (the default) or off, from the next weft_bridge_open() on. Both write
- * to memory behind SimGrid's interface, and each first checks that it has found the right object;
- * if not, SimGrid is left as it is. The first resets SimGrid's clock (SEVERAL SIMULATIONS). The
- * second keeps a list of running activities empty that SimGrid scans whole at every end, which
- * would be quadratic (3.32 only; later versions were not examined). In the first simulation of a
- * process the results are the same bits with and without them. */
+ * to private memory of SimGrid. Before each write, the bridge checks that it has found the right
+ * object in memory; if the check fails, the bridge does not use the shortcut. The first shortcut
+ * resets SimGrid's clock (SEVERAL SIMULATIONS). The second shortcut keeps SimGrid's list of running
+ * activities empty: SimGrid 3.32 scans this whole list whenever an activity ends, so the total cost
+ * would be quadratic. (Later versions were not examined.) In the first simulation of a process the
+ * results are the same bits with and without the shortcuts. */
 void weft_bridge_shortcuts (gboolean wanted);
 
 G_END_DECLS

@@ -91,15 +91,15 @@ hold_sms (struct sim *x, uint32_t actor, uint32_t op, int sign)
   sim_gpu_take_sms (x, actor, sign * (int32_t) sms);
 }
 
-/* The op at the head of a lane. */
+/* The first op of a lane (a queue of ops, like a CUDA stream) that has not ended. */
 static uint32_t
 op_of (const struct sim *x, uint32_t actor, enum weft_lane lane)
 {
   return sim_program (x, actor)->lane_ops[lane][sim_lane_at (x, actor, lane)->cursor];
 }
 
-/* Starts the flow of one actor over the links that its class crosses (actors.h), with at most
- * `most` bytes per second. */
+/* Starts the flow of one actor, the representative of a class of ranks that behave alike, over the
+ * links that this class uses (actors.h). `most` limits the rate, in bytes per second. */
 static void
 start_paced_flow (struct sim *x, uint32_t actor, uint32_t pattern, double bytes, double most,
                   double latency, uint64_t tag)
@@ -125,7 +125,7 @@ mark_contention (struct sim *x, double took, double alone)
 
 /* ------------------------------------------------------------- collectives */
 
-/* Traffic of the group launch that ends with `op`. */
+/* Traffic on the links of the collectives that are launched together, of which `op` is the last. */
 static const struct weft_traffic *
 traffic_of (struct sim *x, uint32_t c, const weft_program *p, uint32_t op)
 {
@@ -164,10 +164,12 @@ start_shift (struct sim *x, uint32_t c, uint32_t actor, uint32_t op, double late
               sim_tag (SIM_COLLECTIVE, 0, c));
 }
 
-/* The rate of one way of a collective. The algorithms are pipelines: data that a rank sends to
- * another node goes on inside that node, so all ways progress together, as fast as the busiest link
- * allows. Without this pace a way with few bytes would take its fair share of a link that it has in
- * common with the busiest way, end early, and so delay the whole collective. */
+/* Rate of a collective's flows over one class of links, in bytes per second. (fabric.h calls such a
+ * class a way: one axis of the network, or one direction of a torus axis.) A collective algorithm
+ * is a pipeline: data that a rank sends to another node is also forwarded inside that node. So the
+ * flows over all classes end at one time, which the busiest link determines. Without this rate
+ * limit, a class with few bytes would get its fair share of a link that the busiest class also
+ * uses, would end early, and would thereby delay the whole collective. */
 static double
 pace (const struct weft_traffic *t, uint32_t way)
 {
@@ -217,7 +219,8 @@ start_round (struct sim *x, uint32_t c)
 
   for (uint32_t i = 0; i < comm->n_actor && m->round == 0 && !holds_sms_while_waiting (x); i++)
     hold_sms (x, comm->actor[i], op_of (x, comm->actor[i], weft_group_lane (comm->kind)), 1);
-  /* A payload without bytes of its own is part of the latency: one timer serves all members. */
+  /* If the collective puts no bytes on any link, it takes only its latency: one timer serves all
+   * members. */
   if (moves_nothing (&m->traffic)) {
     m->pending = 1;
     weft_bridge_after (latency, sim_tag (SIM_COLLECTIVE, 0, c));
@@ -346,7 +349,8 @@ start_transfer (struct sim *x, uint32_t actor, uint32_t direction)
   sent->alone = traffic.seconds;
   x->t->begin[actor][sent->op] = sent->begin;
   x->t->begin[peer][x->recv[2 * peer + !direction].op] = sent->begin;
-  if (!holds_sms_while_waiting (x)) /* on a CPU, the receiver copies */
+  /* on topology cpu, the thread of the receiver copies the data */
+  if (!holds_sms_while_waiting (x))
     hold_sms (x, peer, x->recv[2 * peer + !direction].op, 1);
   start_flow (x, actor, direction ? WEFT_PATTERN_PREVIOUS : WEFT_PATTERN_NEXT, traffic.bytes[0],
               traffic.latency, sim_tag (SIM_TRANSFER, direction, actor));
@@ -399,8 +403,9 @@ launch_group (struct sim *x, uint32_t actor, uint32_t lane)
     post_transfer (x, actor, p->lane_ops[lane][i]);
 }
 
-/* On topology cpu, a side lane (copies or side compute) runs on the thread of the rank itself and
- * pauses it. Tokens and scalars are too small to count. */
+/* On topology cpu, a rank has one thread: an op of another lane (a copy, or compute beside the
+ * compute lane) pauses the rank's compute lane. Ops that move only tokens or scalars are too short
+ * to count. */
 static void
 pause_thread (struct sim *x, uint32_t actor, uint32_t op, int sign)
 {

@@ -1,11 +1,12 @@
 /* exec_sim.h - the SimGrid executor: contention on links (NVLink, PCIe, NIC, leaf, spine, torus)
  * and for SMs.
  *
- * SimGrid simulates a flat platform of links only. Kernels are timers of Weft's own rate model
- * (gpu.c); data movement is SimGrid flows over the explicit links of fabric.h. A collective is one
- * fluid flow per rank and way (fabric.h), or, with step_by_step, the same traffic cut into the
- * rounds of its algorithm. Communication kernels occupy SMs from their launch on, also while they
- * wait for peers; concurrent kernels run on the remaining SMs. */
+ * SimGrid simulates a flat platform of links only. Kernels are timers, whose durations come from
+ * Weft's own model of kernel rates (gpu.c). Data movement is SimGrid flows over the explicit links
+ * of fabric.h. A collective is one flow per rank and class of links (fabric.h). With the option
+ * step_by_step, the same traffic is cut into the rounds of the collective's algorithm.
+ * Communication kernels occupy SMs from their launch on, also while they wait for peers; concurrent
+ * compute kernels run on the remaining SMs. */
 #pragma once
 #include "core/exec/exec.h"
 

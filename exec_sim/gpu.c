@@ -94,7 +94,7 @@ op_at (const struct sim *x, uint32_t actor, uint32_t position)
   return sim_program (x, actor)->lane_ops[WEFT_LANE_GPU][position];
 }
 
-/* Remaining seconds of the run with `sms_taken` SMs occupied by communication. */
+/* Seconds until the current sequence of kernels ends if communication occupies `sms_taken` SMs. */
 static double
 rest_of_run (struct sim *x, uint32_t actor, uint32_t sms_taken)
 {
@@ -104,8 +104,8 @@ rest_of_run (struct sim *x, uint32_t actor, uint32_t sms_taken)
   return prefix[g->stop + 1] - prefix[g->at] - g->done * (prefix[g->at + 1] - prefix[g->at]);
 }
 
-/* Last position of the run before the first op that the host issues too late; the end of the run if
- * it issues all ops in time. */
+/* Last position of the current sequence of kernels that the host issues before the previous kernel
+ * ends. Returns the end of the sequence if the host issues all its kernels in time. */
 static uint32_t
 last_issued_in_time (struct sim *x, uint32_t actor)
 {
@@ -123,7 +123,7 @@ last_issued_in_time (struct sim *x, uint32_t actor)
   return stop;
 }
 
-/* Sets the timer for the rest of the run at the current speed. */
+/* Sets the timer for the end of the current sequence of kernels at the current speed. */
 static void
 set_timer (struct sim *x, uint32_t actor)
 {
@@ -138,15 +138,16 @@ set_timer (struct sim *x, uint32_t actor)
                      sim_tag (SIM_KERNELS, g->generation, actor));
 }
 
-/* Kernels [at, to) of the run have ended: records their times and moves the run to `to`. */
+/* Kernels [at, to) of the current sequence have ended: records their times. `to` becomes the first
+ * kernel of the sequence. */
 static void
 record_until (struct sim *x, uint32_t actor, uint32_t to)
 {
   struct sim_gpu *g = &x->gpu[actor];
   const double *prefix = prefix_of (x, actor, g->sms_taken);
   double *begin = x->t->begin[actor], *end = x->t->end[actor];
-  /* Subtract before adding: on a paused CPU rank the prefix sums are so large that adding first
-   * would round the date. */
+  /* Subtract before adding: on a rank of topology cpu that is paused, the prefix sums are so large
+   * that adding first would round the date. */
   double start = prefix[g->at] + g->done * (prefix[g->at + 1] - prefix[g->at]);
 
   for (uint32_t i = g->at; i < to; i++) {
@@ -196,8 +197,8 @@ sim_gpu_fired (struct sim *x, uint32_t actor, uint32_t generation)
   return TRUE;
 }
 
-/* First position of the run whose op has not ended `elapsed` seconds after g->since. `prefix`:
- * prefix sums of seconds at the speed that the run has had since g->since. */
+/* First kernel of the current sequence that has not ended `elapsed` seconds after g->since.
+ * `prefix`: prefix sums of kernel times, at the speed since g->since. */
 static uint32_t
 position_after (const double *prefix, const struct sim_gpu *g, double elapsed)
 {
@@ -221,7 +222,8 @@ sim_gpu_take_sms (struct sim *x, uint32_t actor, int32_t sms)
 
   if (sms == 0)
     return;
-  /* A run whose first op the host has not yet issued has made no progress. */
+  /* If the host has not yet issued the first kernel of the sequence, no work of the sequence is
+   * done. */
   if (g->running && weft_bridge_now () >= g->since) {
     const double *prefix = prefix_of (x, actor, g->sms_taken);
     double now = weft_bridge_now ();

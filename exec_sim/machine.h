@@ -12,15 +12,17 @@ struct sim_speed {
 
 struct sim_role {
   const weft_program *p;
-  uint32_t *stop;   /* [position]: last op of the run that can start there without checking other
-                     * lanes */
+  /* [position]: last op of the sequence of kernels from this position on that depends on no other
+   * lane */
+  uint32_t *stop;
   GArray *speeds;   /* struct sim_speed */
 };
 
-/* The compute lane of one rank. `cursor` is the position of the first op that has not ended. A run
- * of ops [at, stop] began at `since`; `done` is the finished fraction of its first op. `sms_taken`
- * SMs are occupied by communication. `generation` numbers the timers: timers of older ones are
- * outdated. */
+/* The compute kernels of one rank. `cursor` is the position of the first op that has not ended.
+ * Kernels [at, stop], which run without interruption and share one timer, began at `since`; `done`
+ * is the finished fraction of the first of these kernels. Communication occupies `sms_taken` SMs.
+ * Each new timer increments `generation`; the event of a timer with an older generation is
+ * ignored. */
 struct sim_gpu {
   gboolean running;
   uint32_t cursor, at, stop, sms_taken, generation;
@@ -34,8 +36,8 @@ struct sim_lane {
   uint32_t pending;        /* transfers of the launch group that have not ended */
 };
 
-/* The current collective of a communicator. arrived: actors that have launched it; pending: flows
- * of the current round that have not ended. */
+/* The current collective of a communicator. arrived: number of actors that have launched the
+ * collective; pending: number of flows of the current round that have not ended. */
 struct sim_collective {
   uint32_t arrived, pending, round, n_rounds;
   double begin;
@@ -51,7 +53,8 @@ struct sim_comm {
 
 struct sim_post {
   uint32_t op;
-  double begin, alone; /* current transfer: start, seconds without contention */
+  /* of the current transfer: start date, and duration in seconds without contention */
+  double begin, alone;
 };
 
 struct sim {
@@ -67,7 +70,7 @@ struct sim {
   struct sim_post *send, *recv; /* [actor][direction] */
   uint32_t *issued;             /* [actor] */
   weft_host **hosts;            /* by role */
-  struct weft_host_clock *clock; /* [actor]: issue dates of the host thread */
+  struct weft_host_clock *clock; /* [actor]: dates at which the host thread issues ops */
 };
 
 /* Kinds of events. A bridge tag contains the kind, a detail (generation, lane or direction), and
@@ -103,10 +106,11 @@ gboolean sim_host_issues (struct sim *x, uint32_t actor, uint32_t op, double *da
 void sim_gpu_open (struct sim *x);
 void sim_gpu_close (struct sim *x);
 
-/* Starts a run of kernels if one may start. */
+/* Starts the next sequence of kernels if its first kernel may start. */
 void sim_gpu_advance (struct sim *x, uint32_t actor);
 
-/* Handles the timer of a run; FALSE if the timer is outdated. */
+/* Handles the timer of a sequence of kernels. FALSE: the timer is outdated, because a newer one was
+ * set. */
 gboolean sim_gpu_fired (struct sim *x, uint32_t actor, uint32_t generation);
 
 /* Adds `sms`, which may be negative, to the SMs that communication occupies on the GPU. */

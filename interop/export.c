@@ -140,7 +140,8 @@ add_setting (struct writer *w, unsigned setting)
   const struct weft_meanings *meanings = weft_target_meanings (w->target);
   g_autofree char *absent = weft_reading_absent (w->ours, setting);
 
-  if (w->theirs[setting] || g_strcmp0 (absent, weft_reading_at (w->ours, setting)) == 0)
+  gboolean idle = absent && own_reason (w->ours, setting);
+  if (w->theirs[setting] || idle || g_strcmp0 (absent, weft_reading_at (w->ours, setting)) == 0)
     return;
   for (unsigned i = 0; i < meanings->n; i++) {
     const struct weft_meaning *meaning = &meanings->at[i];
@@ -221,6 +222,21 @@ normalise (struct weft_job *job)
   }
 }
 
+/* A vocabulary that the software pads to the same size takes its unit over. */
+static void
+adapt_padding (const struct weft_target *target, struct weft_job *job)
+{
+  g_autoptr (weft_reading) ours = weft_reading_of_job (target, job);
+  g_autofree struct weft_job *there = g_memdup2 (job, sizeof *job);
+  int setting = weft_texts_find ("make_vocab_size_divisible_by");
+  g_autofree char *unit = weft_reading_absent (ours, (unsigned) setting);
+
+  there->strategy.make_vocab_size_divisible_by = unit ? g_ascii_strtoll (unit, NULL, 10) : 0;
+  if (there->strategy.make_vocab_size_divisible_by > 0 &&
+      weft_job_padded_vocab (there) == weft_job_padded_vocab (job))
+    job->strategy.make_vocab_size_divisible_by = there->strategy.make_vocab_size_divisible_by;
+}
+
 weft_interop_result *
 weft_export (const struct weft_target *target, const struct weft_job *job, GError **error)
 {
@@ -230,14 +246,15 @@ weft_export (const struct weft_target *target, const struct weft_job *job, GErro
   g_autofree const char **theirs = g_new0 (const char *, weft_texts_count ());
 
   normalise (plain);
+  adapt_padding (target, plain);
+  keys->gpus = plain->cluster.n_gpus;
   g_autoptr (weft_reading) ours = weft_reading_of_job (target, plain);
   g_autoptr (weft_reading) back = weft_reading_new (target, keys);
   struct writer w = { target, ours, keys, theirs };
   for (unsigned i = 0; i < target->n_always; i++)
     add_key (&w, target->always[i].key, target->always[i].value);
   for (unsigned i = 0; i < weft_texts_count (); i++)
-    if (!own_reason (ours, i))
-      add_setting (&w, i);
+    add_setting (&w, i);
   if (!weft_reading_apply (back, error))
     return NULL;
   for (unsigned i = 0; i < weft_texts_count (); i++)

@@ -98,14 +98,17 @@ add_settings (weft_interop_result *result, const weft_reading *reading, const ch
 }
 
 weft_interop_result *
-weft_import (const struct weft_target *target, const char *text, const char *name, gboolean partial,
-             GError **error)
+weft_import (const struct weft_target *target, const char *text, const char *name, gint64 gpus,
+             gboolean partial, GError **error)
 {
   g_autoptr (weft_interop_result) result = weft_interop_result_new (target);
   g_autoptr (weft_keys_read) keys = weft_keys_read_new ();
 
   if (!target->read (text, name, keys, error))
     return NULL;
+  gboolean says_gpus = keys->gpus > 0;
+  if (!says_gpus)
+    keys->gpus = gpus;
   add_lines (result, keys);
   if (!partial && !refuse (result, keys, error))
     return NULL;
@@ -115,9 +118,9 @@ weft_import (const struct weft_target *target, const char *text, const char *nam
   result->settings = weft_settings_new ();
   result->needed = g_ptr_array_new ();
   weft_settings_add (result->settings, "stack", "name", target->stack, name);
-  g_autofree char *gpus = g_strdup_printf ("%" G_GINT64_FORMAT, keys->gpus);
-  if (keys->gpus)
-    weft_settings_add (result->settings, "cluster", "gpus", gpus, name);
+  g_autofree char *size = g_strdup_printf ("%" G_GINT64_FORMAT, keys->gpus);
+  if (says_gpus)
+    weft_settings_add (result->settings, "cluster", "gpus", size, name);
   result->unknown = g_steal_pointer (&keys->unknown);
   keys->unknown = g_ptr_array_new ();
   add_settings (result, reading, name);

@@ -56,7 +56,8 @@ weft_export (const struct weft_target *target, const struct weft_job *job, GErro
 /* The sentence about what an export leaves out; NULL: nothing. The caller frees it. */
 char *weft_export_left_out (const weft_interop_result *result);
 
-/* Imports a text that messages call `name`. Unknown keys and keys that Weft cannot express are an
+/* Imports a text that messages call `name`. `gpus` is the size of the cluster, if the caller knows
+ * it and the text may not say it; else 0. Unknown keys and keys that Weft cannot express are an
  * error unless `partial`. */
 weft_interop_result *weft_import (const struct weft_target *target, const char *text,
-                                  const char *name, gboolean partial, GError **error);
+                                  const char *name, gint64 gpus, gboolean partial, GError **error);

@@ -5,6 +5,7 @@
 
 struct weft_reading {
   const struct weft_target *target;
+  gint64 gpus;                /* of a job */
   const weft_keys_read *keys; /* NULL: the texts are those of a job */
   char **text;                /* by setting; NULL: not known, or not asked for yet */
   guint8 *said;               /* settings whose text a key has given */
@@ -33,7 +34,9 @@ weft_reading_new (const struct weft_target *target, const weft_keys_read *keys)
 weft_reading *
 weft_reading_of_job (const struct weft_target *target, const struct weft_job *job)
 {
-  return reading_new (target, NULL, weft_texts_of (job));
+  weft_reading *reading = reading_new (target, NULL, weft_texts_of (job));
+  reading->gpus = job->cluster.n_gpus;
+  return reading;
 }
 
 void
@@ -58,6 +61,12 @@ weft_reading_key (const weft_reading *reading, const char *name)
       reading->keys ? weft_keys_value (reading->keys, reading->target->schema, name) : NULL;
 
   return given ? given->value : NULL;
+}
+
+gint64
+weft_reading_gpus (const weft_reading *reading)
+{
+  return reading->keys ? reading->keys->gpus : reading->gpus;
 }
 
 const char *

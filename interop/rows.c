@@ -101,6 +101,20 @@ append_meaning (GArray *meanings, const struct weft_target *target, const struct
   g_array_append_val (meanings, meaning);
 }
 
+/* Appends a row for every key of a table that has none: "metrics.*". */
+static void
+append_table (GArray *rows, const struct weft_target *target, const struct weft_row *table)
+{
+  g_autofree char *prefix = g_strndup (table->key, strlen (table->key) - 1);
+
+  for (unsigned i = 0; i < target->schema->n; i++) {
+    struct weft_row row = *table;
+    row.key = target->schema->key[i].name;
+    if (g_str_has_prefix (row.key, prefix) && !has_row (target, row.key))
+      g_array_append_val (rows, row);
+  }
+}
+
 static struct weft_meanings *
 build_meanings (const struct weft_target *target)
 {
@@ -109,7 +123,10 @@ build_meanings (const struct weft_target *target)
   struct weft_meanings *meanings = g_new (struct weft_meanings, 1);
 
   for (unsigned i = 0; i < target->n_rows; i++)
-    append_meaning (all, target, &target->rows[i]);
+    if (target->rows[i].key && g_str_has_suffix (target->rows[i].key, ".*"))
+      append_table (named, target, &target->rows[i]);
+    else
+      append_meaning (all, target, &target->rows[i]);
   for (unsigned i = 0; target->same_names && i < target->schema->n; i++)
     if (!has_row (target, target->schema->key[i].name))
       append_named (named, &target->schema->key[i]);

@@ -87,6 +87,9 @@ char *weft_reading_absent (const weft_reading *reading, unsigned setting);
 /* The whole number of a setting; 0 if it has none. */
 gint64 weft_reading_int (const weft_reading *reading, const char *name);
 
+/* The number of GPUs of the job; 0: it is not known. */
+gint64 weft_reading_gpus (const weft_reading *reading);
+
 /* The value of a key; NULL: it is not given. */
 const char *weft_reading_key (const weft_reading *reading, const char *name);
 

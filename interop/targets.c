@@ -1,7 +1,8 @@
 #include "interop/result.h"
 #include "interop/megatron.h"
+#include "interop/torchtitan.h"
 
-const struct weft_target *const weft_targets[] = { &weft_megatron_lm, NULL };
+const struct weft_target *const weft_targets[] = { &weft_megatron_lm, &weft_torchtitan, NULL };
 
 const char *const weft_export_state_words[] = { WEFT_EXPORT_STATE_LIST (WEFT_WORD_TEXT) NULL };
 const char *const weft_import_state_words[] = { WEFT_IMPORT_STATE_LIST (WEFT_WORD_TEXT) NULL };

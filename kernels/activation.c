@@ -46,7 +46,7 @@ weft_extent_swiglu_bwd (const struct weft_kernel *k, uint32_t operand)
   return elements (k) * (operand == 1 ? 1 : 2);
 }
 
-/* logistic (z) and 1 - logistic (z), both without cancellation. */
+/* Computes yes = logistic (z) and no = 1 - logistic (z), both without cancellation. */
 static inline void
 logistic (float z, float *yes, float *no)
 {
@@ -289,7 +289,7 @@ geglu_bwd (float *const to[2], const float *gate, const float *up, const float *
   }
 }
 
-/* Computes n columns of a row, from column c on. */
+/* Computes columns [c, c + n) of one row: activation of the gate, times `up`. */
 static void
 swiglu_stretch (const struct weft_kernel *k, uint64_t row, uint64_t c, uint64_t n)
 {

@@ -14,8 +14,8 @@
  *              outer: queries, do     inner: keys, values    value: keys           gives dq
  *
  * Backward computes the probabilities twice: with one pass, dq or dk would have to be accumulated
- * in memory that grows with the sequence. In canonical order, sums over queries are taken chunk by
- * chunk and folded, in fp32. */
+ * in memory that grows with the sequence. In canonical order, a sum over queries is computed for
+ * each chunk of the sequence in fp32, and the sums of the chunks are added as a tree. */
 #include "kernels/attention.h"
 #include "kernels/bend.h"
 #include "core/base/fold.h"
@@ -28,10 +28,10 @@
 #define OUTER 128
 #define INNER 64
 #define UNIT WEFT_TILE_COLUMNS
-/* Columns of a head processed at a time; a wider head recomputes its scores for each piece. */
+/* Columns of a head that are processed at a time; a wider head recomputes its scores each time. */
 #define WIDTH 256
-/* Columns of a head processed at a time for gradients of keys and values: fewer, because the tree
- * sum over leaves (kernels/leaves.h) keeps a stack of sums in the scratch. */
+/* The number for gradients of keys and values. It is smaller than WIDTH, because a sum over leaves
+ * (kernels/leaves.h) keeps a stack of partial sums in the scratch. */
 #define LEAF_WIDTH 128
 #define DEPTH 4 /* stack entries of a tree sum (core/base/fold.h) of WEFT_MOST_CHUNKS leaves */
 _Static_assert(OUTER % UNIT == 0 && UNIT % WEFT_TILE_ROWS == 0 && WIDTH % UNIT == 0 &&
@@ -39,17 +39,18 @@ _Static_assert(OUTER % UNIT == 0 && UNIT % WEFT_TILE_ROWS == 0 && WIDTH % UNIT =
                "whole tiles");
 
 enum { BATCH, SEQUENCE, HEADS, GROUPS, HEAD_WIDTH, WINDOW, VALUE_WIDTH };
-enum { TOKENS, KEYS }; /* first two dimensions of attention_part and attention_part_bwd */
+enum { TOKENS, KEYS }; /* first two dimension numbers of attention_part(_bwd) */
 enum { QKV, O, LSE };
 enum { BWD_QKV, BWD_O, BWD_LSE, BWD_DO, BWD_DQKV };
 enum { PART_Q, PART_KV, PART_O, PART_LSE };
 enum { PART_BWD_Q, PART_BWD_KV, PART_BWD_O, PART_BWD_LSE, PART_BWD_DO, PART_DQ, PART_DKV };
 
 struct room {
-  float outer[2][OUTER * WIDTH];            /* panels of the outer block */
-  float inner[INNER * WIDTH];               /* panels of the inner block, for sums along the head */
-  float value[INNER * WIDTH];               /* panels of the values, for sums over tokens */
-  float sum[2 * DEPTH][OUTER * LEAF_WIDTH]; /* a stack of sums, or one sum of twice the width */
+  float outer[2][OUTER * WIDTH];            /* panels of the outer block (packed for products) */
+  float inner[INNER * WIDTH];               /* inner block, packed for sums along the head */
+  float value[INNER * WIDTH];               /* values, packed for sums over tokens */
+  /* a stack of partial sums with LEAF_WIDTH columns, or one sum with twice as many columns */
+  float sum[2 * DEPTH][OUTER * LEAF_WIDTH];
   float tile[2][INNER * OUTER];             /* [0]: scores or probabilities; [1]: their gradients */
   float peak[OUTER], total[OUTER], shrink[OUTER];
   float outer_lse[OUTER], outer_delta[OUTER], inner_lse[INNER], inner_delta[INNER];
@@ -74,7 +75,7 @@ struct side {
   struct run run[2];
 };
 
-/* Heads in an operand that has one row per token. */
+/* The heads of queries, keys or values in an array that has one row per token. */
 struct heads {
   const struct weft_operand *of;
   uint64_t row, column; /* elements per row; column of the first head */
@@ -90,17 +91,17 @@ struct attention {
   uint64_t width, value; /* elements of a query or key head; of a value head */
   uint64_t window;       /* number of keys that a query sees, including the key of its own token */
   uint64_t sum_row;
-  uint32_t leaves; /* leaves (kernels/leaves.h) of a sum over a sequence's queries */
+  uint32_t leaves; /* partial sums (kernels/leaves.h) of a sum over the queries of a sequence */
   float scale;
   float cap;                        /* scores x become cap tanh (x / cap); 0: no soft-capping */
-  const struct weft_kernel *kernel; /* kernel of the call, for the ALiBi slopes of heads */
+  const struct weft_kernel *kernel; /* the kernel call; the ALiBi slopes of heads depend on it */
   struct room *room;
 };
 
 /* One head of one sequence. */
 struct strip {
   const struct weft_operand *of;
-  uint64_t row;    /* elements per token */
+  uint64_t row;    /* distance in elements from one token to the next */
   uint64_t column; /* column at which the head begins */
   uint64_t width;
   uint64_t token; /* row at which the sequence begins */
@@ -121,7 +122,7 @@ piece (uint64_t first, uint64_t most, uint64_t end)
   return (struct span){ first, MIN (most, end - first) };
 }
 
-/* Rows [from, from + most) of a run, or fewer at its end. */
+/* Rows [from, from + most) of a run of contiguous tokens, or fewer at the end of the run. */
 static struct run
 part_of (const struct run *run, uint64_t from, uint64_t most)
 {
@@ -179,8 +180,8 @@ describe_any (const struct weft_attention *call, uint64_t sequence)
   };
 }
 
-/* The heads of keys in an operand with `row` elements per row; the first head begins at column
- * `column` of each row. value_heads(): the same for heads as wide as a value. */
+/* The key heads in an operand with `row` elements per row; the first head begins at column `column`
+ * of each row. value_heads() is for heads with the width of a value. */
 static struct heads
 key_heads (const struct attention *a, const struct weft_operand *of, uint64_t row, uint64_t column)
 {
@@ -283,7 +284,7 @@ query_strip (const struct task *t, struct heads of)
   return strip_of (t, of, t->head, &t->a->queries);
 }
 
-/* The strip of keys (or of values) that the query head of the task reads: that of its group. */
+/* The keys (or values) that the query head of the task reads: those of the head's group. */
 static struct strip
 key_strip (const struct task *t, struct heads of)
 {
@@ -309,14 +310,16 @@ ahead (const struct run *run, const struct run *of)
   return (int64_t) run->position - (int64_t) of->position;
 }
 
-/* The outer block holds queries: key j is seen by queries [j, j + window). */
+/* The outer block holds queries, the inner block keys. The visible pairs: key j is seen by queries
+ * [j, j + window). */
 static struct pair
 keys_pass (const struct attention *a, const struct run *queries, const struct run *keys)
 {
   return meet (queries->rows, keys->rows, ahead (keys, queries), a->window);
 }
 
-/* The outer block holds keys: query i sees keys (i - window, i]. */
+/* The outer block holds keys, the inner block queries. The visible pairs: query i sees keys (i -
+ * window, i]. */
 static struct pair
 queries_pass (const struct attention *a, const struct run *keys, const struct run *queries)
 {
@@ -335,7 +338,7 @@ between (const struct run *run, int64_t first, int64_t end)
   return (struct span){ from, end > (int64_t) from ? (uint64_t) end - from : 0 };
 }
 
-/* Keys that at least one query of a block sees. */
+/* The range of keys that at least one query of a block sees. */
 static struct span
 seen_keys (const struct attention *a, const struct run *queries, const struct run *keys)
 {
@@ -344,7 +347,7 @@ seen_keys (const struct attention *a, const struct run *queries, const struct ru
   return between (keys, first - (int64_t) a->window + 1, first + (int64_t) queries->rows.n);
 }
 
-/* Queries that see at least one key of a block. */
+/* The range of queries that see at least one key of a block. */
 static struct span
 seeing_queries (const struct attention *a, const struct run *keys, const struct run *queries)
 {
@@ -476,8 +479,8 @@ scale_floats (float *x, float by, uint64_t n)
     x[i] *= by;
 }
 
-/* Turns products of queries and keys into scores (bend.h). Returns the factor by which the caller
- * must still multiply them. */
+/* Turns products of queries and keys into attention scores (bend.h). Returns the factor by which
+ * the caller must still multiply the scores. */
 static float
 bend (const struct task *t, const struct pair *p, gboolean rows_are_keys)
 {
@@ -508,7 +511,8 @@ store_sums (const struct attention *a, const struct strip *to, struct span token
   }
 }
 
-/* Number of floats of the sums of a block: all rows that its tiles contain. */
+/* Number of floats in the sums of a task's outer block: the rows of the block, rounded up to whole
+ * tiles, times the floats per row. */
 static uint64_t
 n_sums (const struct task *t)
 {
@@ -646,7 +650,7 @@ weft_attention_forward (const struct weft_attention *call)
 
 /* ---------------------------------------------------------------------------- backward */
 
-/* Dot product: sixteen partial sums, which are added in a fixed order. */
+/* Dot product of two rows: sixteen partial sums, which are added in a fixed order. */
 static float
 dot (const struct strip *x, const struct strip *y, uint64_t token, uint64_t width)
 {
@@ -710,7 +714,7 @@ entry (const struct attention *a, uint32_t i, unsigned which)
   return a->room->sum[2 * i + which];
 }
 
-/* Adds to the gradients of the outer block of keys what the queries of a run contribute. */
+/* Adds what the queries of a run contribute to the gradients of the outer block of keys. */
 static void
 pass_queries (const struct task *t, const struct run *queries, uint32_t top)
 {
@@ -733,7 +737,8 @@ pass_queries (const struct task *t, const struct run *queries, uint32_t top)
   }
 }
 
-/* Sums the contributions of the queries of one leaf, over the query heads of a group in order. */
+/* Sums the contributions of the queries in one leaf of the canonical sum. The query heads of a
+ * group are added in order. */
 static void
 sum_leaf (struct task *t, uint32_t leaf, uint32_t top)
 {
@@ -837,7 +842,8 @@ query_gradients (struct task *t)
   }
 }
 
-/* A task is one block of the gradients of a query head, or of a key and value head. */
+/* Backward is divided into tasks. A task computes the gradients of one block of queries of one
+ * head, or of one block of keys of one key and value head. */
 void
 weft_attention_backward (const struct weft_attention *call)
 {

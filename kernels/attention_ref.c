@@ -76,7 +76,7 @@ lse_at (const struct head *h, uint64_t t)
   return (h->batch * dim[HEADS] + h->query) * dim[SEQUENCE] + t;
 }
 
-/* The first key that query i sees; the last is i itself. */
+/* The first key that query i sees. The last key that it sees is key i. */
 static uint64_t
 first_key (const struct weft_kernel *k, uint64_t i)
 {
@@ -93,7 +93,8 @@ scale_of (const struct weft_kernel *k)
   return 1 / sqrt (scalar > 0 ? scalar : (double) k->shape.dim[WIDTH]);
 }
 
-/* The score of a query and the key `away` tokens before it, from their product. */
+/* Attention score of a query and the key `away` tokens before it. `product` is the dot product of
+ * query and key. */
 static double
 score_of (const struct weft_kernel *k, uint64_t head, double product, uint64_t away)
 {
@@ -252,7 +253,8 @@ part_tokens (const struct weft_kernel *k)
   return weft_kernel_sequence (k);
 }
 
-/* Place of the rank whose keys are used; { 0, 1 } if they are the keys of the whole sequence. */
+/* Place in the context-parallel group of the rank whose keys attention uses. { 0, 1 }: the keys are
+ * those of the whole sequence. */
 static struct weft_place
 key_place (const struct weft_kernel *k)
 {
@@ -387,8 +389,8 @@ weft_ref_attention_part (const struct weft_kernel *k)
   each_query (k, attend_part);
 }
 
-/* Clears the gradients that do not accumulate. In rows of dqkv, only the columns of queries are
- * written. */
+/* Sets the gradients that do not accumulate to 0. In rows of dqkv, sets only the columns of
+ * queries. */
 static void
 clear_part (const struct weft_kernel *k)
 {

@@ -60,7 +60,8 @@ plain_gradients (float scale, const struct weft_bend_gradients *g)
   }
 }
 
-/* Gradients with soft-capping. The scores have been scaled before they were capped. */
+/* Computes gradients of scores with soft-capping. The scores were scaled before they were
+ * capped. */
 WEFT_WIDE static void
 capped_gradients (float cap, const struct weft_bend_gradients *g)
 {

@@ -5,7 +5,7 @@
 #include <stdint.h>
 
 struct weft_bend {
-  float scale; /* factor of products of queries and keys */
+  float scale; /* factor of the products of queries and keys */
   float cap;   /* 0: no soft-capping */
   float slope; /* ALiBi slope of the head; 0: no ALiBi */
 };

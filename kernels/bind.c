@@ -75,8 +75,9 @@ has_room (const weft_plan *plan, GError **error)
                          found, wanted, ranks);
 }
 
-/* Whether the job can run as it is priced: kernels have only the scaling of fp8_recipe, and no
- * dropout within attention. Other values of these knobs are for predictions. */
+/* Refuses a job whose predicted cost is not that of its kernels: the kernels have only the scaling
+ * of fp8_recipe, and no dropout inside attention. Other values of these knobs are only for
+ * predictions. */
 static gboolean
 is_priced_as_run (const weft_plan *plan, GError **error)
 {
@@ -128,8 +129,9 @@ weft_bind_operand (const weft_bind *b, const struct weft_use *use)
                                 .accumulate = use->read && use->write };
 }
 
-/* Attention over parts of a sequence uses the rank's place in its ring. Other ops use its place
- * among all ranks that hold a part of the sequence. */
+/* The context-parallel place that kernels of an op use. Attention over parts of a sequence uses the
+ * rank's place in its ring; other ops use its place among all ranks that hold a part of the
+ * sequence. */
 static struct weft_place
 place_of (const weft_bind *b, enum weft_op_kind kind)
 {
@@ -190,11 +192,10 @@ advance (struct weft_operand *o, const struct weft_segment *segment)
   o->n = segment->n;
 }
 
-/* Finds the first element of an op's first operand: its number if the elements of all flat buffers
- * of the role are numbered one after the other.
- * grad_norm and unscale: the operand is the reduced gradient of a slice. Other ops: it is the
- * gradient or the master weights of a part of a slice. FALSE: the op does not work on flat
- * buffers. */
+/* Finds the number of the first element of an op's first operand, if the elements of all flat
+ * buffers of a pipeline stage are numbered consecutively. For grad_norm and unscale, this operand
+ * is the reduced gradient of a slice. For other ops, the operand is the gradient or the master
+ * weights of a part of a slice. FALSE: the op does not work on flat buffers. */
 static gboolean
 first_element (const weft_bind *b, uint32_t op, uint64_t *first)
 {
@@ -212,8 +213,9 @@ first_element (const weft_bind *b, uint32_t op, uint64_t *first)
   return FALSE;
 }
 
-/* Finds the first element of gradient buffer `flat`, counted through all flat buffers of the role
- * (struct weft_param, start). FALSE: the buffer holds a single bucket. */
+/* Finds the number of the first element of the gradient buffer `flat`, if the elements of all flat
+ * buffers of a pipeline stage are numbered consecutively (struct weft_param, start). FALSE: `flat`
+ * is no flat buffer, but holds a single bucket. */
 static gboolean
 first_of_flat (const weft_program *p, uint32_t flat, uint64_t *first)
 {
@@ -292,8 +294,9 @@ key_of_tensor (const weft_program *p, const struct weft_param *param)
   return weft_mix (key ^ param->layer);
 }
 
-/* Describes in `whole` the place of element `at` of a parameter in the whole tensor. Returns the
- * number of elements of [at, end) that this description covers, from `at` on. */
+/* A parameter of this rank is a part of a tensor of the model. Describes in `whole` the place of
+ * element `at` of the parameter in that tensor. Returns the number of elements of [at, end), from
+ * `at` on, for which the description is correct. */
 static uint64_t
 place_in_whole (const weft_bind *b, const struct weft_param *param, uint64_t at, uint64_t end,
                 struct weft_whole *whole)
@@ -338,7 +341,7 @@ bind_stochastic (const weft_bind *b, const struct weft_kernel *all,
   }
 }
 
-/* Makes one call for each parameter that lies in this part of a flat buffer. */
+/* Makes one kernel call for each parameter in the part of a flat buffer that the op works on. */
 static void
 bind_segments (const weft_bind *b, uint32_t op, uint64_t first, struct to to)
 {
@@ -372,8 +375,8 @@ is_of_unit (const struct weft_op *row, const struct weft_param *param)
   return param->layer == row->layer && param->chunk == row->chunk;
 }
 
-/* Whether a pack or unpack op covers this tensor: the tensor belongs to the op's layer and chunk.
- * Experts may be packed by an op of their own. */
+/* Whether a pack or unpack op covers this tensor: the tensor belongs to the op's layer and model
+ * chunk. Experts may be packed by an op of their own. */
 static gboolean
 is_packed (const weft_bind *b, const struct weft_op *row, const struct weft_param *param)
 {

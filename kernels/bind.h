@@ -12,12 +12,16 @@ typedef struct weft_bind {
   const weft_plan *plan;
   const weft_program *p;
   uint32_t rank;
-  uint8_t *arena[WEFT_N_POOL];           /* owned by the caller */
-  const struct weft_control *control;    /* owned by the caller */
-  struct weft_place place[WEFT_N_GROUP]; /* place of the rank in each of its groups */
-  struct weft_slice *slice;              /* one per adam op */
+  uint8_t *arena[WEFT_N_POOL];           /* base address of each memory pool; owned by the caller */
+  /* parameters of the step (seed, learning rate, ...); owned by the caller */
+  const struct weft_control *control;
+  /* for each group of ranks: the number of this rank in the group and the size of the group */
+  struct weft_place place[WEFT_N_GROUP];
+  /* for each adam op: the part of a flat buffer that the op updates */
+  struct weft_slice *slice;
   uint32_t n_slice;
-  struct weft_segment *segment; /* scratch for the segments of one op */
+  /* scratch memory: the parameters that lie in the buffers of one op */
+  struct weft_segment *segment;
 } weft_bind;
 
 void weft_bind_init (weft_bind *b, const weft_plan *plan, uint32_t rank);

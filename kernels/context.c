@@ -247,8 +247,8 @@ weigh (float *o, const float *part, const float weight[2], uint64_t n)
     o[i] = o[i] * mine + part[i] * theirs;
 }
 
-/* A part without visible keys has a log-sum-exp of -infinity and weight 0; both parts may be
- * without visible keys. */
+/* Merges the attention output of one part of the keys into that of the parts before. A part without
+ * visible keys has a log-sum-exp of -infinity and weight 0. Both parts may have no visible keys. */
 static void
 merge_head (const struct weft_kernel *k, uint64_t row)
 {
@@ -345,9 +345,9 @@ weft_ref_put_kv (const struct weft_kernel *k)
     qkv[i / n * row + of_queries (k) + i % n] = kv[i];
 }
 
-/* i: an element of the split array, which has one slice per member. Returns the index of this
- * element in the joined array, which has whole sequences. A sequence is cut into twice as many
- * pieces as there are members, and member m has pieces m and 2 members - 1 - m. */
+/* In context parallelism, a sequence is cut into 2 * members pieces; member m has pieces m and 2 *
+ * members - 1 - m. The split array has one slice per member; the joined array has whole sequences.
+ * Returns the index in the joined array of element i of the split array. */
 static uint64_t
 joined_element (const struct weft_kernel *k, uint64_t i)
 {
@@ -379,8 +379,9 @@ weft_ref_join_sequence (const struct weft_kernel *k)
         ((const double *) k->operand[0].data)[i];
 }
 
-/* i: an element of the array in which a token has all heads. Returns the index of this element in
- * the array that has one block per member, with the member's heads of all tokens. */
+/* The heads of all tokens are exchanged between the members of a group. i: an element of the array
+ * in which each token has all heads. Returns the index of this element in the array that has one
+ * block per member, with the member's heads of all tokens. */
 static uint64_t
 dealt_element (const struct weft_kernel *k, uint64_t i)
 {

@@ -36,8 +36,8 @@ whole_token (const struct weft_kernel *k, uint64_t token)
          weft_position (k->cp, here, token % here);
 }
 
-/* Number of a row of attention probabilities in the global batch. This rank has some of the heads
- * of each sequence. */
+/* Index of a row of attention probabilities (one query of one head) in the global batch. This rank
+ * has only some of the heads of each sequence. */
 static uint64_t
 whole_query (const struct weft_kernel *k, uint64_t row)
 {
@@ -62,7 +62,8 @@ weft_dropout_row (const struct weft_kernel *k, uint64_t row)
 /* --------------------------------------------------------------------- CPU kernels */
 
 struct pass {
-  const struct weft_operand *add, *in, *out; /* add may be NULL */
+  /* add: an operand that is added after dropout, or NULL */
+  const struct weft_operand *add, *in, *out;
   uint8_t *mask;
   gboolean draws; /* generate the mask instead of reading it */
 };

@@ -19,8 +19,8 @@ struct weft_dropout {
 
 struct weft_dropout weft_dropout_of (const struct weft_kernel *k);
 
-/* The number of the first random draw of a row; the other elements of the row use the following
- * numbers. */
+/* Number of the random draw for the first element of a row. The other elements of the row use the
+ * following numbers. */
 uint64_t weft_dropout_row (const struct weft_kernel *k, uint64_t row);
 
 static inline uint8_t

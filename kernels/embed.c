@@ -10,7 +10,8 @@
 #define MOST_LINKED 32768
 #define NONE (-1)
 
-/* Columns per share, so that shares write different cache lines. */
+/* Number of columns of a thread's share: whole cache lines, so that threads write different cache
+ * lines. */
 #define GRAIN 32
 
 enum { IDS, TABLE, POSITIONS, Y };
@@ -33,7 +34,7 @@ multiply (float *to, const float *x, float by, uint64_t n)
     to[i] = x[i] * by;
 }
 
-/* Vocabulary rows of this rank's part of the table. */
+/* Number of rows of the embedding table that this rank has. */
 static struct weft_range
 rows_of (const struct weft_kernel *k, const struct weft_operand *table)
 {
@@ -82,8 +83,8 @@ weft_cpu_embed (const struct weft_kernel *k, uint32_t part, uint32_t parts)
                               : memset (y, 0, n * sizeof *y);
       if (multiplier != 1) {
         multiply (room, from, multiplier, n);
-        /* Rounded first, because tensor-parallel ranks also round here: they store the product
-         * before an all-reduce, after which positions are added. */
+        /* The product is rounded before positions are added, because tensor-parallel ranks also
+         * round here: they store the product before an all-reduce. */
         weft_round (o[Y].dtype, n, room);
         from = memcpy (y, room, n * sizeof *y);
       }
@@ -99,13 +100,14 @@ weft_cpu_embed (const struct weft_kernel *k, uint32_t part, uint32_t parts)
 
 /* ------------------------------------------------------------ tokens of one row */
 
-/* Links the tokens whose gradients are added to the same row: tokens of one id, or of one
- * position. */
+/* Links the tokens whose gradients are added to one row of a table: tokens of one id (embedding
+ * table) or of one position (position table). */
 struct chain {
-  const int32_t *ids; /* ids of all tokens; NULL: tokens of one position are linked */
-  /* by token: the next token with the same id, or NONE; NULL: found by searching */
+  const int32_t *ids; /* ids of all tokens; NULL: links tokens of one position */
+  /* by token: number of the next token with the same id, or NONE; NULL: the next token is found by
+   * searching */
   const int32_t *next;
-  /* if `ids` is NULL: distance from a token to the next one of the same position */
+  /* if `ids` is NULL: distance from a token to the next token of the same position */
   uint64_t stride;
   uint64_t n; /* number of tokens */
 };
@@ -146,10 +148,11 @@ struct gather {
   const struct weft_operand *output;
   struct weft_range columns;
   struct chain chain;
-  float multiplier; /* factor of the gradients; 0: no factor */
+  /* multiplier of embeddings, which also multiplies their gradients; 0: the model has none */
+  float multiplier;
 };
 
-/* Adds the gradient of a token, times the multiplier of embeddings. */
+/* Adds n elements of a token's gradient, times the multiplier of embeddings, to `sum`. */
 static void
 add_token (const struct gather *g, float *sum, uint64_t at, uint64_t n)
 {

@@ -10,11 +10,12 @@
 
 #define WEFT_STRETCH 1024
 
-/* Compiles a function for several vector widths; the loader picks the widest that the machine
- * supports. Results are the same bits, because nothing is contracted to FMA (-ffp-contract=off) and
- * sums fix their lanes. Not used under sanitizers, which are not initialised when the loader
- * selects a version, and not with clang: in clang 14, clones of two static functions of the same
- * name collide. */
+/* Compiles a function for several vector widths. The loader chooses the widest version that the
+ * machine supports. All versions give the same bits, because the compiler does not contract
+ * products and sums to FMA (-ffp-contract=off) and every sum has a fixed number of lanes. The
+ * attribute is not used under sanitizers, which are not initialised when the loader chooses a
+ * version. It is not used with clang either: in clang 14, the versions of two static functions of
+ * the same name collide. */
 #if defined(__x86_64__) && !defined(__clang__) && !WEFT_ADDRESS_SANITIZER && !WEFT_THREAD_SANITIZER
 #define WEFT_WIDE __attribute__ ((target_clones ("avx512f", "avx2", "default")))
 #else
@@ -131,5 +132,5 @@ weft_target (void *data, enum weft_dtype dtype, uint64_t first, float *room)
  * place. */
 void weft_store (void *data, enum weft_dtype dtype, uint64_t first, uint64_t n, const float *value);
 
-/* Rounds n floats to a type and back: the rounding of a node in a canonical sum. */
+/* Rounds n floats to a type and back, as a canonical sum does with every partial sum. */
 void weft_round (enum weft_dtype dtype, uint64_t n, float *value);

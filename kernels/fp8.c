@@ -196,8 +196,8 @@ enum { ROWS, COLUMNS, BLOCK, SQUARE };
 
 #define MOST_BLOCK 128
 
-/* Blocks along the rows of the input, or, if `turned`, along its columns; codes and scales are
- * stored row by row. */
+/* Blocks that share a scale. turned FALSE: blocks lie along the rows of the input; TRUE: along the
+ * columns. Codes and scales are stored block line by block line. */
 static struct weft_blocks
 blocks_of (const struct weft_kernel *k, gboolean turned)
 {
@@ -251,8 +251,8 @@ row_of_block (const struct weft_operand *x, const struct weft_blocks *b, uint64_
   return room;
 }
 
-/* Quantises n elements of x times `up`. at[0]: index of the first code in y; at[1]: distance
- * between codes. */
+/* Multiplies n elements of x by `up`, rounds them to fp8 and stores the codes. at[0]: index of the
+ * first code in y; at[1]: distance between codes. */
 static void
 round_row (const float *x, uint64_t n, float up, const struct weft_operand *y, const uint64_t at[2])
 {

@@ -30,7 +30,8 @@
 #define WEFT_FLOAT_MOST 0x1.fffffep127f
 #define WEFT_MX_BLOCK 32
 
-/* Moves exponent and mantissa into place and corrects the exponent bias. */
+/* Converts an E4M3 code to float: moves exponent and mantissa into place and corrects the exponent
+ * bias. */
 WEFT_INLINE float
 weft_e4m3_float (uint8_t code)
 {
@@ -56,8 +57,8 @@ weft_fp8_power (int exponent)
   return f;
 }
 
-/* Rounds to nearest, ties to even, saturating at `most`, in a format with `mantissa` mantissa bits
- * and exponent bias `bias`. */
+/* Rounds a float to an fp8 format with `mantissa` mantissa bits and exponent bias `bias`: to
+ * nearest, ties to even. Values above `most` become `most`. */
 WEFT_INLINE uint8_t
 weft_fp8_round (float f, int mantissa, int bias, float most)
 {

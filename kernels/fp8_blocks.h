@@ -6,13 +6,20 @@
 #include "kernels/kernel.h"
 
 struct weft_blocks {
-  uint64_t size[2];     /* number of lines, and elements per line */
-  uint64_t stride[2];   /* strides of the input: from line to line, and inside a line */
-  uint64_t to[2];       /* strides of the codes: from line to line, and inside a line */
-  uint64_t scale[2];    /* strides of the scales: from line (or line of squares) to line, and from
-                         * block to block */
-  uint64_t block, high; /* elements of a line per scale; number of lines per scale: more than 1 for
-                         * squares */
+  /* number of lines (rows or columns of the matrix); number of elements per line */
+  uint64_t size[2];
+  /* strides of the input: from one line (row or column) to the next, and between elements of a
+   * line */
+  uint64_t stride[2];
+  /* strides of the codes: from one line (row or column) to the next, and between elements of a
+   * line */
+  uint64_t to[2];
+  /* strides of the scales: from one line (or, with squares, one line of squares) to the next, and
+   * from one block of a line to the next */
+  uint64_t scale[2];
+  /* block: number of elements of a line that share a scale; high: number of lines that share a
+   * scale, more than 1 for squares */
+  uint64_t block, high;
 };
 
 void weft_blocks_round (const struct weft_blocks *b, const struct weft_operand *x,

@@ -13,8 +13,8 @@ enum { WGRAD_DW = 4, WGRAD_DB };
 enum { M, N, K, LEAVES, TAIL, BLOCK };
 enum { PASSES = 3, WGRAD_BLOCK };
 
-/* Blockwise scaling uses squares for weights, which are the second factor except in weight
- * gradients. */
+/* Whether an operand has one scale per square. With blockwise scaling, weights do: a weight is the
+ * second factor of every product except the weight gradient. */
 static gboolean
 has_squares (const struct weft_kernel *k)
 {
@@ -187,7 +187,8 @@ scales (const struct weft_kernel *k, uint32_t operand, uint64_t rows, uint64_t t
   return block ? weft_fp8_blocks (rows, high) * weft_fp8_blocks (terms, block) : 1;
 }
 
-/* Elements of an operand; rows: number of rows of the first and of the second factor. */
+/* Number of elements that an operand must have. rows: number of rows of the first and of the second
+ * factor. */
 static uint64_t
 extent (const struct weft_kernel *k, uint32_t operand, const uint64_t rows[2], uint64_t terms)
 {

@@ -33,8 +33,8 @@ gate_of (const struct weft_kernel *k, gboolean logistic, gboolean backward)
   return g;
 }
 
-/* Factor of a row. *slope: the derivative of the logistic function; 1 if the factor is not
- * logistic. */
+/* The factor by which a row is multiplied. *slope: the derivative of the logistic function if the
+ * factor is a logistic function, else 1. */
 static float
 factor (const struct gate *g, uint64_t row, float *slope)
 {
@@ -149,7 +149,8 @@ weft_extent_gate_bwd (const struct weft_kernel *k, uint32_t operand)
   return extent_of (k, operand == 1 || operand == 4);
 }
 
-/* Any number of elements: buffers may have room for more rows than there are tokens. */
+/* Returns 0: the number of elements is not checked, because buffers may have room for more rows
+ * than there are tokens. */
 uint64_t
 weft_extent_moe_weigh (const struct weft_kernel *k, uint32_t operand)
 {

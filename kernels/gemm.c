@@ -8,7 +8,7 @@
 #include "kernels/float.h"
 #include "kernels/sums.h"
 
-#define TERMS 240 /* a panel of b: 30 kB */
+#define TERMS 240 /* number of terms in a panel of b, which then has 30 kB */
 #define ROWS 240
 #define COLUMNS 384
 #define A_ROOM (ROWS * TERMS)
@@ -34,13 +34,14 @@ even_piece (uint64_t n, uint64_t most, uint64_t unit)
 
 /* -------------------------------------------------------------------------- storing sums */
 
-/* A stack of partial sums of the same block of the result: nodes of the tree of leaves
- * (core/base/fold.h) that wait for their siblings. */
+/* A stack of partial sums for one block of the result, if the sum is a tree over leaves
+ * (core/base/fold.h). Each entry is a partial sum that waits for the other partial sum of its tree
+ * node. */
 struct stack {
   float *entry;
-  uint64_t n; /* floats per entry */
+  uint64_t n; /* number of floats of an entry */
   uint32_t top, leaves;
-  enum weft_dtype dtype; /* type of the nodes */
+  enum weft_dtype dtype; /* type to which partial sums are rounded */
 };
 
 static struct stack
@@ -61,8 +62,8 @@ join_sums (void *stack, uint32_t below)
   weft_round (s->dtype, s->n, left);
 }
 
-/* Adds the sum of leaf i to the tree sum (core/base/fold.h). The sum of the leaf is in the first
- * free entry of the stack, `top`. */
+/* Adds the sum of leaf i to the tree sum (core/base/fold.h). The sum of the leaf is in `top`, the
+ * first free entry of the stack. */
 static void
 push_leaf (struct stack *s, uint32_t i)
 {
@@ -70,7 +71,8 @@ push_leaf (struct stack *s, uint32_t i)
   s->top = weft_fold_push (s->top, i, s->leaves, join_sums, s);
 }
 
-/* Post-processes and stores n <= WEFT_STRETCH sums of one row. */
+/* Adds the bias to n <= WEFT_STRETCH sums of one row, and stores them, or adds them to the old
+ * contents. */
 static void
 finish_row (const struct weft_gemm_result *c, uint64_t row, uint64_t column, uint64_t n, float *sum)
 {
@@ -155,8 +157,8 @@ make_area (const struct weft_gemm *g, const struct area *area, struct stack stac
     finish_row (&g->c, area->row + i, area->column, area->columns, stack.entry + i * area->c_row);
 }
 
-/* The largest block of the result, near to a square, for which a stack of partial sums fits into
- * the scratch. */
+/* The largest block of the result, about as high as wide, for which a stack of partial sums fits
+ * into the scratch. */
 static struct area
 largest_area (const struct weft_gemm *g, const struct stack *stack)
 {

@@ -27,21 +27,23 @@ struct weft_factor {
   uint32_t block;
   gboolean square;
   uint64_t scale_along, scale_sum;
-  uint64_t skip; /* terms of the first block that lie before the product's first term */
+  /* number of terms of the first scale block that lie before the first term of the product */
+  uint64_t skip;
 };
 
-/* Output of a product: post-processing of the sums, and the array that receives them. */
+/* The output of a matrix product: how sums are rounded and stored, and the array that receives
+ * them. */
 struct weft_gemm_result {
   void *data;
-  uint64_t row; /* stride from row to row */
+  uint64_t row; /* stride from row to row, in elements */
   enum weft_dtype dtype;
-  gboolean accumulate; /* add to the old values */
+  gboolean accumulate; /* TRUE: add the sums to the old contents of `data`; FALSE: overwrite them */
 
-  /* Whether every node of the tree that adds the leaves (leaves.h) is rounded to dtype (canonical
-   * order); otherwise nodes are fp32. */
+  /* Whether every partial sum of leaves (leaves.h) is rounded to dtype, as canonical order
+   * requires; otherwise partial sums are fp32. */
   gboolean rounds;
 
-  const void *bias; /* one per column; NULL: none */
+  const void *bias; /* bias: one element per column; NULL: no bias */
   enum weft_dtype bias_dtype;
 };
 
@@ -51,7 +53,7 @@ struct weft_gemm {
   struct weft_gemm_result c;
   uint64_t first, last, columns;
   struct weft_leaves terms;
-  const struct weft_tile *tile; /* NULL: the fastest that this machine supports */
+  const struct weft_tile *tile; /* NULL: the fastest tile that this machine supports */
 };
 
 void weft_gemm (const struct weft_gemm *g);
@@ -66,10 +68,12 @@ void weft_gemm_sums (const struct weft_factor *x, const struct weft_gemm_result 
 /* A product of packed factors. Factors a and b are panels, one after the other: for each term,
  * tile->rows rows of a (tile->columns columns of b) lie side by side. */
 struct weft_block {
-  uint64_t rows, columns, terms; /* rows and columns: multiples of the tile's */
-  uint64_t a_step, b_step;       /* stride in floats from term to term */
-  uint64_t a_next, b_next;       /* stride from panel to panel */
-  uint64_t c_row;                /* stride from row to row of c */
+  /* number of rows and of columns of the block, which are multiples of the tile's rows and
+   * columns */
+  uint64_t rows, columns, terms;
+  uint64_t a_step, b_step;       /* strides in floats from one term of the sums to the next */
+  uint64_t a_next, b_next;       /* strides in floats from one panel to the next */
+  uint64_t c_row;                /* stride in floats from one row of c to the next */
   gboolean fresh;                /* TRUE: c = a b; FALSE: c += a b, continuing the chains */
 };
 
@@ -82,13 +86,14 @@ struct weft_tile {
   void (*multiply) (const struct weft_block *block, const float *a, const float *b, float *c);
 };
 
-/* All compiled tiles, fastest first; the last runs on every machine. */
+/* All compiled tiles (versions of the innermost loops of a matrix product), fastest first. The last
+ * tile runs on every machine. */
 extern const struct weft_tile weft_tiles[];
 extern const uint32_t weft_n_tiles;
 const struct weft_tile *weft_tile_best (void);
 
-/* Numbers that the rows and the columns of every tile divide: a block whose sides are multiples of
- * them consists of whole tiles. */
+/* A block whose number of rows is a multiple of WEFT_TILE_ROWS, and whose number of columns is a
+ * multiple of WEFT_TILE_COLUMNS, consists of whole tiles, for every compiled tile. */
 #define WEFT_TILE_ROWS 8
 #define WEFT_TILE_COLUMNS 32
 

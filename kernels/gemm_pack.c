@@ -3,7 +3,8 @@
 #include "kernels/fp8.h"
 #include "kernels/gemm.h"
 
-/* Each vector width and each type gets its own inlined copy. */
+/* Declares a function that the compiler inlines, so that each vector width and each data type gets
+ * a compiled copy. */
 #define INLINE static inline __attribute__ ((always_inline))
 
 typedef float float4 __attribute__ ((vector_size (16)));
@@ -133,8 +134,8 @@ struct panel {
   float *to;
 };
 
-/* Packs input in which the terms of a row are contiguous: transposes blocks of eight or four rows
- * and four terms, and copies the rest element by element. */
+/* Packs a factor in which the terms of one row are contiguous in memory: transposes blocks of eight
+ * or four rows and four terms, and copies the remaining elements one by one. */
 INLINE void
 turn_rows (const struct panel *p, enum weft_dtype dtype, uint32_t width)
 {
@@ -165,7 +166,8 @@ pack_turned (const struct panel *p, enum weft_dtype dtype)
     turn_rows (p, dtype, p->width);
 }
 
-/* Packs input in which the rows of a term are contiguous: converts them without transposing. */
+/* Packs a factor in which the rows of one term are contiguous in memory: converts the elements
+ * without transposing. */
 INLINE void
 copy_rows (const struct panel *p, enum weft_dtype dtype, uint64_t rows)
 {
@@ -237,7 +239,7 @@ whole_scale (const struct weft_factor *f)
   return 1 / weft_fp8_scale_to (*(const float *) f->scale, weft_fp8_most (f->dtype == WEFT_E5M2));
 }
 
-/* Packs n terms of row i, from term t on, that share a scale. */
+/* Packs terms [t, t + n) of row i of an fp8 factor. All these terms have one scale. */
 static void
 pack_codes (const struct panel *p, uint64_t i, uint64_t t, uint64_t n, float scale)
 {
@@ -253,7 +255,7 @@ pack_codes (const struct panel *p, uint64_t i, uint64_t t, uint64_t n, float sca
       to[j * p->width] = weft_e4m3_float (code[j]) * scale;
 }
 
-/* Packs fp8 input with contiguous terms. */
+/* Packs an fp8 factor in which the terms of one row are contiguous in memory. */
 static void
 pack_rows_of_codes (const struct panel *p, float whole)
 {
@@ -266,7 +268,7 @@ pack_rows_of_codes (const struct panel *p, float whole)
     }
 }
 
-/* Packs fp8 input with contiguous rows. */
+/* Packs an fp8 factor in which the rows of one term are contiguous in memory. */
 static void
 pack_lines_of_codes (const struct panel *p, float whole)
 {

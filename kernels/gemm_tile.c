@@ -1,5 +1,5 @@
-/* The innermost loops of a product, one version per vector unit. All versions compute the same
- * chains of fused multiply-adds. */
+/* The innermost loops of a matrix product, one version per vector unit. All versions compute the
+ * same chains of fused multiply-adds. */
 #include "kernels/gemm.h"
 #include <math.h>
 #include <pthread.h>
@@ -46,7 +46,7 @@ has_avx2 (void)
   return __builtin_cpu_supports ("avx2") && __builtin_cpu_supports ("fma");
 }
 
-/* n_rows rows times two vectors of sums stay in registers. */
+/* The sums of n_rows rows times two vectors stay in registers. */
 #define MULTIPLY(name, features, vector, lanes, n_rows, zero, load, store, broadcast, fma)         \
   __attribute__ ((target (features))) static void name (const struct weft_block *block,            \
                                                         const float *a, const float *b, float *c)  \

@@ -7,7 +7,7 @@
 #include "kernels/scalar.h"
 #include <math.h>
 
-/* Added to the norm before dividing (torch.nn.utils.clip_grad_norm_). */
+/* Added to the gradient norm before dividing by it (torch.nn.utils.clip_grad_norm_). */
 #define NORM_EPSILON 1e-6
 
 static uint64_t
@@ -35,8 +35,8 @@ weft_extent_cast (const struct weft_kernel *k, uint32_t operand)
   return all (k, operand);
 }
 
-/* 0: the size is not checked. In canonical order a scalar consists of several words
- * (core/base/exact.h). */
+/* Returns 0: the number of elements is not checked, because in canonical order a scalar consists of
+ * several words (core/base/exact.h). */
 uint64_t
 weft_extent_zero (const struct weft_kernel *k, uint32_t operand)
 {
@@ -163,7 +163,7 @@ square (double *to, const float *x, uint64_t n)
     to[i] = (double) x[i] * (double) x[i];
 }
 
-/* Adds n terms to eight lanes; n is a multiple of eight except for the last call. */
+/* Adds n terms to eight partial sums. n is a multiple of eight except in the last call. */
 WEFT_WIDE static void
 add_to_lanes (double lane[8], const double *term, uint64_t n)
 {

@@ -20,15 +20,15 @@ enum { DQKV, BWD_RAW, BWD_Q_WEIGHT, BWD_K_WEIGHT, DQ_WEIGHT, DK_WEIGHT };
 enum { TOGETHER = 2 /* dimension */ };
 enum { WGRAD_DQKV, WGRAD_RAW, WGRAD_DQ, WGRAD_DK };
 
-/* Heads per token that are normalised. */
+/* Number of heads per token that are normalised: query heads and key heads. */
 static uint64_t
 token_heads (const struct weft_kernel *k)
 {
   return weft_kernel_heads (k) + weft_kernel_groups (k);
 }
 
-/* Whether the heads of a token are normalised together. head_norm_dgrad and head_norm_wgrad, for
- * heads divided among tensor-parallel ranks, do not support this. */
+/* Whether the heads of a token are normalised together, as one row. The ops head_norm_dgrad and
+ * head_norm_wgrad, for heads divided among tensor-parallel ranks, do not support this. */
 static gboolean
 is_whole (const struct weft_kernel *k)
 {
@@ -36,15 +36,15 @@ is_whole (const struct weft_kernel *k)
          k->shape.dim[TOGETHER] > 0;
 }
 
-/* Number of strips of one token. A strip is what one norm covers: a head, or all query heads or all
- * key heads of the token. */
+/* Number of strips of one token. A strip is a set of elements that is normalised as one row: a
+ * head, or all query heads or all key heads of the token. */
 static uint64_t
 token_strips (const struct weft_kernel *k)
 {
   return is_whole (k) ? 2 : token_heads (k);
 }
 
-/* Number of strips of all tokens. */
+/* Number of strips (elements that are normalised as one row) of all tokens. */
 static uint64_t
 strips (const struct weft_kernel *k)
 {
@@ -57,8 +57,9 @@ tokens_in_qkv (const struct weft_kernel *k, uint64_t tokens)
   return tokens * (token_heads (k) + weft_kernel_groups (k)) * k->shape.dim[1];
 }
 
-/* A strip: n elements, which begin at element `qkv` of the array qkv and at element `raw` of the
- * array raw. key TRUE: uses the weight of keys; FALSE: the weight of queries. */
+/* A strip: n elements that are normalised as one row. They begin at element `qkv` of the array qkv
+ * and at element `raw` of the array raw. key TRUE: the strip uses the weight of keys; FALSE: the
+ * weight of queries. */
 struct strip {
   uint64_t qkv, raw, n;
   gboolean key;
@@ -90,7 +91,7 @@ weight_size (const struct weft_kernel *k, gboolean key)
   return (is_whole (k) ? heads : 1) * k->shape.dim[1];
 }
 
-/* Number of elements of the widest strip. */
+/* Number of elements of the widest strip (elements that are normalised as one row). */
 static uint64_t
 most_columns (const struct weft_kernel *k)
 {
@@ -170,7 +171,8 @@ weft_cpu_head_norm (const struct weft_kernel *k, uint32_t part, uint32_t parts)
   }
 }
 
-/* Operands for the gradient of one strip. The strip may be in the arrays of another rank. */
+/* Operands for the gradient of one strip (elements that are normalised as one row). The strip may
+ * be in the arrays of another rank. */
 static struct weft_row_gradient
 strip_gradient (const struct weft_kernel *k, const struct strip *s)
 {
@@ -186,16 +188,17 @@ strip_gradient (const struct weft_kernel *k, const struct strip *s)
   return g;
 }
 
-/* Sums of weight gradients, over tokens and over the heads of a token, from the arrays of several
- * ranks, which lie one after the other. `alike` consecutive ranks hold the same heads; only those
- * of the first are added. */
+/* Sums of weight gradients over tokens and over the heads of a token. The arrays of several ranks,
+ * which are stored one after the other, contain the terms. `alike` consecutive ranks hold the same
+ * heads, so only the array of the first of them is added. */
 struct heads {
-  const struct weft_kernel *k; /* with the operands of head_norm_bwd */
+  const struct weft_kernel *k; /* a call with the operand numbers of head_norm_bwd */
   uint64_t ranks, alike;
   gboolean inputs; /* also compute the gradients of the heads; for one rank only */
 };
 
-/* Index of a strip in arrays that hold the strips of all tokens of all ranks, rank by rank. */
+/* Index of a strip (elements that are normalised as one row) in arrays that hold the strips of all
+ * tokens of all ranks, rank by rank. */
 static uint64_t
 row_of (const struct heads *h, uint64_t token, uint64_t rank, uint64_t strip)
 {
@@ -240,7 +243,7 @@ sum_columns (const struct heads *h, struct weft_range columns, struct weft_sums 
       weft_sums_store (&sums[i], columns.begin);
 }
 
-/* Number of columns of a range that lie inside a weight of `size` elements. */
+/* Number of columns of a range that are below `size`, the number of elements of a weight. */
 static uint64_t
 within (struct weft_range columns, uint64_t size)
 {
@@ -340,7 +343,8 @@ weft_ref_head_norm (const struct weft_kernel *k)
   }
 }
 
-/* Gradients of one strip. weight NULL: no input gradient; dweight NULL: no weight gradient. */
+/* Reference gradients of one strip (elements that are normalised as one row). weight NULL: no input
+ * gradient; dweight NULL: no weight gradient. */
 static void
 ref_strip (const struct weft_kernel *k, const struct strip *s, const double *weight,
            double *dweight)
@@ -358,7 +362,8 @@ ref_strip (const struct weft_kernel *k, const struct strip *s, const double *wei
     d[i] = (d[i] * weight[i] - x[i] * scale * of_gx) * scale;
 }
 
-/* Computes gradients from the arrays of `ranks` ranks, which lie one after the other. */
+/* Reference: computes gradients from the arrays of `ranks` ranks, which are stored one after the
+ * other. */
 static void
 ref_backward (const struct weft_kernel *k, uint64_t ranks, gboolean inputs, gboolean weights)
 {

@@ -20,8 +20,8 @@ static const struct {
   { "row", -1, ROWS },  { "counts", 0, ROWS },     { "send", 0, ROWS },
 };
 
-/* By op kind and operand: 1 + the row of `indices` that describes an operand of indices; 0: the
- * operand has no indices. */
+/* index_of[kind][operand] is 1 + the row of the table `indices` that describes an operand of
+ * indices (token ids, row numbers ...); 0: the operand contains no indices. */
 static uint8_t index_of[WEFT_N_OP][WEFT_MOST_OPERANDS];
 static pthread_once_t indices_found = PTHREAD_ONCE_INIT;
 

@@ -29,7 +29,7 @@ struct weft_operand {
   void *data; /* NULL only where the op allows it */
   uint64_t n; /* elements */
   uint8_t dtype;
-  uint8_t accumulate; /* the kernel adds to the old contents; otherwise it overwrites them */
+  uint8_t accumulate; /* 1: the kernel adds to the old contents; 0: the kernel overwrites them */
 };
 
 /* Position of an op in the model and in the global batch. A dropout mask depends on it, on the
@@ -53,18 +53,23 @@ struct weft_kernel {
   struct weft_place tp, cp; /* place of this rank in each group; size 0: not parallel. cp: the ranks
                              * that share a sequence; for ring attention, only the ranks of the
                              * ring */
-  const union weft_model *model;      /* norm, epsilon, heads, rope, sequence length */
-  const struct weft_control *control; /* Adam, clipping, loss scale */
-  uint32_t before; /* part of ring attention: the keys come from the rank this many places before;
-                    * join_sequence: 1 if slice j came from the rank j places before, 0 if from rank
-                    * j */
+  /* settings of the model that kernels read: norm, epsilon, heads, rotary embedding, sequence
+   * length */
+  const union weft_model *model;
+  const struct weft_control *control; /* parameters of the step: Adam, clipping, loss scale */
+  /* In ring attention: the keys come from the rank this many places before this rank. In
+   * join_sequence: 1 if slice j came from the rank j places before this rank; 0 if slice j came
+   * from rank j. */
+  uint32_t before;
   struct weft_random_key draw;
-  struct weft_whole whole; /* adam with stochastic rounding */
+  /* only for adam with stochastic rounding: the place of the elements in the whole tensor */
+  struct weft_whole whole;
   gboolean canonical;
-  gboolean fused, quicker, deterministic; /* attention on the GPU. fused: use the vendor library if
-                                           * it is available; quicker: only if it is faster;
-                                           * deterministic: in its deterministic mode */
-  gboolean decay;                         /* adam: apply weight decay */
+  /* attention on the GPU. fused: use the vendor's library (cuDNN) if it is available; quicker: use
+   * the library only if it is faster than Weft's kernel; deterministic: use the library's
+   * deterministic mode */
+  gboolean fused, quicker, deterministic;
+  gboolean decay;                         /* only for adam: apply weight decay */
   struct weft_operand operand[WEFT_MOST_OPERANDS]; /* in the order of core/ops.def */
 };
 
@@ -75,8 +80,8 @@ weft_kernel_groups (const struct weft_kernel *k)
   return MAX (1, (uint64_t) k->model->num_query_groups / (k->tp.of ? k->tp.of : 1));
 }
 
-/* Ranks that share one query group: in canonical order they hold all of its queries
- * (core/passes/shard/tensor.c). */
+/* Number of tensor-parallel ranks that share one query group. In canonical order, each of these
+ * ranks holds all queries of the group (core/passes/shard/tensor.c). */
 static inline uint64_t
 weft_kernel_group_ranks (const struct weft_kernel *k)
 {
@@ -133,10 +138,11 @@ gboolean weft_kernels_check_model (const union weft_model *model, GError **error
  * TRUE for other operands. */
 gboolean weft_kernel_index_valid (const struct weft_kernel *k, uint32_t operand);
 
-/* By op kind; cpu is NULL for ops without a kernel. */
+/* The table of kernels, by op kind. cpu is NULL for ops without a kernel. */
 extern const struct weft_kernel_row weft_kernels[WEFT_N_OP];
 
-/* weft_cpu_WORD, weft_ref_WORD and weft_extent_WORD of every KERNEL row of core/ops.def. */
+/* Declares the functions weft_cpu_WORD, weft_ref_WORD and weft_extent_WORD for every KERNEL row of
+ * core/ops.def. */
 #define KERNEL(id, name, ...)                                                                      \
   void weft_cpu_##name (const struct weft_kernel *k, uint32_t part, uint32_t parts);               \
   void weft_ref_##name (const struct weft_kernel *k);                                              \

@@ -8,9 +8,10 @@
  *
  * Rotary embedding rotates dimension i with i + half (core/job/rotary.h).
  *
- * The gradient of the shared part is the sum over heads: a chain over the heads of a leaf in
- * fp32, and leaves folded as core/base/fold.h defines, so that tensor-parallel ranks get the
- * same bits. */
+ * The gradient of the shared part is the sum over heads. The heads are divided into leaves (fixed
+ * groups of heads). The heads of a leaf are added one after the other in fp32, and the sums of the
+ * leaves are added as a tree (core/base/fold.h), so that tensor-parallel ranks get the same
+ * bits. */
 #include "core/base/fold.h"
 #include "core/job/rotary.h"
 #include "kernels/float.h"
@@ -134,7 +135,8 @@ cells_of (const struct weft_kernel *k, uint32_t operand, gboolean doubles)
 
 /* --------------------------------------------------------------------------- split */
 
-/* Number of tokens on the ranks before this one with sequence parallelism; otherwise 0. */
+/* Number of tokens that the sequence-parallel ranks before this rank hold; 0 without sequence
+ * parallelism. */
 static uint64_t
 tokens_before (const struct weft_kernel *k)
 {

@@ -1,15 +1,17 @@
 /* leaves.h - the order of the terms in a sum: leaf by leaf.
  *
- * A leaf is one chain, from 0 on, over one or more segments of the terms; leaves are then added as
- * core/base/fold.h defines. If several ranks share a sum and the number of leaves per rank is a
+ * The terms of a sum are divided into leaves. The terms of a leaf, which are one or more ranges
+ * (segments), are added one after the other, from 0 on. The sums of the leaves are then added as a
+ * tree (core/base/fold.h). If several ranks share a sum and the number of leaves per rank is a
  * power of two, the result has the same bits as on one rank with all leaves:
  *
- *   tokens        each chunk of a sequence is a leaf; chunks of a sequence come in zigzag order
- *   columns       units of a linear map (heads of one query group, columns of an MLP) are divided
- *                 into leaves; if the map has several parts ([q | k | v], [gate | up]), a leaf has
- *                 its share of each part
+ *   tokens        each chunk of a sequence (one of up to eight equal parts) is a leaf; the chunks
+ *                 of a sequence are added in zigzag order
+ *   columns       the columns of a linear layer (heads of one query group, columns of an MLP) are
+ *                 divided into leaves; if the layer has several parts ([q | k | v], [gate | up]),
+ *                 a leaf has its share of each part
  *
- * A sum with one leaf is a plain chain over all terms. */
+ * In a sum with one leaf, all terms are added one after the other. */
 #pragma once
 #include "core/base/zigzag.h"
 #include "kernels/part.h"
@@ -19,14 +21,15 @@
 struct weft_leaves {
   uint32_t n;
   struct {
-    uint64_t begin, end, share; /* leaf i has terms [begin + i share, begin + (i + 1) share),
-                                 * limited to end */
+    /* leaf i has the terms [begin + i share, begin + (i + 1) share), limited to `end` */
+    uint64_t begin, end, share;
   } segment[WEFT_LEAF_SEGMENTS];
-  uint32_t zigzag; /* leaves are visited in groups of this many, each group in the order of
-                    * zigzag.h; 0: all in plain order */
+  /* leaves are added in groups of this many; the order inside a group is that of zigzag.h. 0:
+   * leaves are added in the order of their numbers */
+  uint32_t zigzag;
 };
 
-/* All terms in one leaf. */
+/* Describes a sum with one leaf, which contains all terms. */
 static inline struct weft_leaves
 weft_leaves_one (uint64_t terms)
 {
@@ -48,7 +51,7 @@ weft_leaves_dealt (uint64_t terms, uint32_t n, uint64_t tail)
                                             { first + tail, terms, tail / n } } };
 }
 
-/* Which leaf comes i-th in the order of addition. */
+/* Number of the leaf that is added i-th. */
 static inline uint32_t
 weft_leaves_turn (const struct weft_leaves *l, uint32_t i)
 {
@@ -59,7 +62,7 @@ weft_leaves_turn (const struct weft_leaves *l, uint32_t i)
   return i - j + weft_zigzag (j, l->zigzag);
 }
 
-/* The terms of one segment of the leaf that comes i-th in the order of addition. The range may be
+/* The range of terms that one segment has in the leaf that is added i-th. The range may be
  * empty. */
 static inline struct weft_range
 weft_leaves_segment (const struct weft_leaves *l, uint32_t i, uint32_t segment)

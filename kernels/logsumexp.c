@@ -5,7 +5,8 @@
 #include "kernels/math.h"
 #include <math.h>
 
-#define MOST_LEAVES 8 /* limit in core/passes/shard/tensor.c */
+/* maximum number of leaves of a sum over columns, a limit of core/passes/shard/tensor.c */
+#define MOST_LEAVES 8
 #define MOST_DEPTH 4
 
 enum { ROWS, COLUMNS, LEAVES, WHOLE };
@@ -41,7 +42,7 @@ weft_logits_target (const struct weft_kernel *k, int32_t target)
   return (uint64_t) target - k->tp.at * k->shape.dim[COLUMNS];
 }
 
-/* Keeps the larger value of each lane. NaN is ignored here and makes the sum of exponentials
+/* Elementwise maximum of two vectors. NaN is ignored here, but makes the sum of exponentials
  * NaN. */
 static inline __attribute__ ((always_inline)) void
 keep_larger (weft_lanes *most, const weft_lanes *x)
@@ -51,7 +52,7 @@ keep_larger (weft_lanes *most, const weft_lanes *x)
   *most = (weft_lanes) (((mask) *x & above) | ((mask) *most & ~above));
 }
 
-/* The largest element of at most one stretch, not below `least`. */
+/* The maximum of `least` and of n <= WEFT_STRETCH elements. */
 WEFT_WIDE static float
 largest (const float *x, uint64_t n, float least)
 {
@@ -80,7 +81,7 @@ sum_of_exponentials (const float *x, uint64_t n, float shift)
 
   for (uint64_t i = 0; i < n; i++)
     e[i] = weft_expf (x[i] - shift);
-  memset (e + n, 0, WEFT_N_LANES * sizeof *e); /* pad to a whole number of lanes */
+  memset (e + n, 0, WEFT_N_LANES * sizeof *e); /* fills the last vector with 0 */
   for (uint64_t i = 0; i < n; i += WEFT_N_LANES) {
     memcpy (&some, e + i, sizeof some);
     lanes += some;

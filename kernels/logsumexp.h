@@ -11,7 +11,9 @@
 
 struct weft_logsumexp {
   float most;
-  double sum; /* sum of exp (logit - most); a float value if summed in leaves */
+  /* sum of exp (logit - most) over the columns; in a sum over leaves, a value that was rounded to
+   * float */
+  double sum;
 };
 
 /* A row of logits without its columns beyond the vocabulary (padding). */
@@ -22,11 +24,11 @@ struct weft_logits_row {
   gboolean in_leaves;
 };
 
-/* One row of the logits of an op whose dimensions are "rows columns leaves whole". This rank has
- * `columns` columns of a vocabulary of `whole` columns. */
+/* Describes one row of the logits of an op whose dimensions are "rows columns leaves whole". This
+ * rank has `columns` columns of the logits; the whole vocabulary has `whole` columns. */
 struct weft_logits_row weft_logits_row (const struct weft_kernel *k, uint64_t row);
 
-/* This rank's columns that belong to the vocabulary. */
+/* Number of this rank's columns of the logits that belong to the vocabulary, without padding. */
 uint64_t weft_logits_columns (const struct weft_kernel *k);
 
 /* Index of a target among this rank's columns; if the target is in the columns of another rank, the
@@ -38,7 +40,7 @@ struct weft_logsumexp weft_logsumexp_against (const struct weft_logits_row *row,
 struct weft_logsumexp weft_logsumexp_own (const struct weft_logits_row *row);
 struct weft_logsumexp weft_logsumexp_join (struct weft_logsumexp a, struct weft_logsumexp b);
 
-/* weft_logsumexp_join() of the top two entries of a stack, for core/base/fold.h. */
+/* For core/base/fold.h: joins the top two entries of a stack by weft_logsumexp_join(). */
 void weft_logsumexp_join_top (void *stack, uint32_t below);
 
 /* Log of the sum of exponentials. */

@@ -7,14 +7,16 @@
 #include "kernels/logsumexp.h"
 #include <math.h>
 
-/* Losses added at a time. */
+/* Maximum number of rows whose losses are added at a time. */
 #define MOST_ROWS 256
 
 enum { LOGITS, TARGETS, LSE, COUNT, LOSS };
-enum { MOST = 1 };            /* operand of xent_max */
+enum { MOST = 1 };            /* operand number of the result of xent_max */
 enum { PART_MOST = 2, PART }; /* operands of xent_part */
 enum { STATS, END_LSE, END_COUNT, END_LOSS, END_TARGETS };
-enum { OWN = 4 }; /* dimension: exponentials relative to each part's own largest logit */
+/* number of the dimension that is 1 if exponentials are relative to the largest logit of each
+ * part */
+enum { OWN = 4 };
 
 /* Statistics that vocabulary-parallel ranks exchange: arrays with one float per row, one after the
  * other. */
@@ -170,9 +172,9 @@ weft_cpu_xent_max (const struct weft_kernel *k, uint32_t part, uint32_t parts)
   }
 }
 
-/* Stores the target logit and the sum of exponentials of each row over this rank's columns. If the
- * largest logit of the whole row is not given, also stores the logit that the sum is relative
- * to. */
+/* Over this rank's columns, stores the logit of the target and the sum of exponentials of each row.
+ * Exponentials are relative to the largest logit of the whole row, if given; else to the largest
+ * logit of this rank, which is then also stored. */
 void
 weft_cpu_xent_part (const struct weft_kernel *k, uint32_t part, uint32_t parts)
 {
@@ -193,7 +195,8 @@ weft_cpu_xent_part (const struct weft_kernel *k, uint32_t part, uint32_t parts)
   }
 }
 
-/* Joins the statistics of all ranks; with one part, they have been reduced already. */
+/* Joins the statistics of all vocabulary-parallel ranks. With one part, an all-reduce has already
+ * joined them. */
 static struct weft_logsumexp
 join_parts (const struct weft_kernel *k, uint64_t row, float *target)
 {

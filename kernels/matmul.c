@@ -12,17 +12,19 @@ enum { DGRAD_DY, DGRAD_W, DGRAD_DX };
 enum { WGRAD_DY, WGRAD_X, WGRAD_DW, WGRAD_DB };
 enum { M, N, K, LEAVES, TAIL };
 
-/* Rows per share: whole tiles. */
+/* Number of rows of a thread's share: whole tiles. */
 #define GRAIN WEFT_TILE_ROWS
 
-/* An array with rows of `columns` elements as a factor with its terms along rows. */
+/* A factor of a matrix product, stored in rows of `columns` elements. The terms of a sum lie along
+ * a row. */
 static struct weft_factor
 by_rows (const struct weft_operand *o, uint64_t columns)
 {
   return (struct weft_factor){ o->data, columns, 1, o->dtype };
 }
 
-/* An array with rows of `columns` elements as a factor with its terms along columns. */
+/* A factor of a matrix product, stored in rows of `columns` elements. The terms of a sum lie along
+ * a column. */
 static struct weft_factor
 by_columns (const struct weft_operand *o, uint64_t columns)
 {
@@ -219,7 +221,8 @@ rows_of (const struct weft_operand *o, uint64_t columns, struct weft_range rows)
                                 .dtype = o->dtype };
 }
 
-/* gelu of the stored (rounded) product, as if product and gelu were two ops. */
+/* Matrix product with gelu: gelu reads the stored (rounded) product, so the result has the bits of
+ * two separate ops. */
 void
 weft_cpu_matmul_gelu (const struct weft_kernel *k, uint32_t part, uint32_t parts)
 {
@@ -373,7 +376,8 @@ weft_ref_matmul_dgrad_fp8 (const struct weft_kernel *k)
   ref_fp8 (k, k->shape.dim[K], k->shape.dim[N], NULL, k->operand[FP8_DX].data);
 }
 
-/* The number of scales is not fixed: one for the tensor, or one per block. */
+/* Number of elements that an operand must have; 0: not checked. The number of scales is not
+ * checked: one for the tensor, or one per block. */
 uint64_t
 weft_extent_matmul_fp8 (const struct weft_kernel *k, uint32_t operand)
 {

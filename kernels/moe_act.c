@@ -59,7 +59,8 @@ row_kernel (const struct weft_kernel *k, enum weft_op_kind kind)
   return row;
 }
 
-/* act (u) of one row as unrounded floats. */
+/* Applies the activation to row r of u, and stores the result as floats that are not rounded to the
+ * type of u. */
 static void
 activate (const struct weft_kernel *k, uint64_t r, float *to)
 {
@@ -103,8 +104,8 @@ weft_cpu_moe_act (const struct weft_kernel *k, uint32_t part, uint32_t parts)
 
 #define MOST_DEPTH 33 /* stack entries of a tree sum (core/base/fold.h) of 2^32 leaves */
 
-/* Dot product of two rows. The terms of each leaf are added in one chain, and the leaves as a tree
- * (kernels/leaves.h). */
+/* Dot product of two rows. The terms of each leaf are added one after the other; the sums of the
+ * leaves are added as a tree (kernels/leaves.h). */
 static float
 product (const float *a, const float *b, const struct weft_leaves *leaves)
 {

@@ -38,8 +38,8 @@ weft_cpu_moe_tally (const struct weft_kernel *k, uint32_t part, uint32_t parts)
     tally[choice[i]] += 1;
 }
 
-/* Change of an expert's bias. Compares its tally times the number of experts with the sum of
- * tallies. */
+/* Change of an expert's routing bias. `tally` is the number of tokens that the expert received; the
+ * function compares it with the mean, sum / number of experts, without dividing. */
 static double
 step (const struct weft_kernel *k, double sum, double tally)
 {

@@ -5,7 +5,8 @@
 
 enum { ROWS, COLUMNS, GROUPS, STRIDE, BLOCK, SQUARE };
 enum { X, COUNTS };
-enum { AMAX = 2, Y, SEEN }; /* operands of moe_quantise; of these, moe_amax has AMAX only */
+/* operand numbers of moe_quantise; moe_amax has only the operand AMAX of these */
+enum { AMAX = 2, Y, SEEN };
 enum { B_Y = 2, B_SCALE, B_YT, B_SCALE_T };
 
 static struct weft_moe_rows
@@ -109,8 +110,8 @@ weft_ref_moe_quantise (const struct weft_kernel *k)
 
 /* --------------------------------------------------------------------- block scales */
 
-/* Blocks of the rows of one group, and where their scales are: along rows, per square, or down
- * columns (kernels/moe_scales.h). */
+/* Describes the blocks with a scale in the rows of one group, and where their scales are stored:
+ * along rows, per square, or down columns (kernels/moe_scales.h). */
 static struct weft_blocks
 blocks_of (const struct weft_kernel *k, struct weft_moe_rows rows, gboolean down)
 {

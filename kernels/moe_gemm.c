@@ -32,8 +32,8 @@ operands_of (const struct weft_kernel *k)
                     : (struct operands){ &o[0], NULL, &o[1], NULL, &o[2], &o[3] };
 }
 
-/* Only weights must have a fixed number of elements. Arrays of rows may have room for more rows,
- * and so may their scales. */
+/* Number of elements that an operand must have; 0: not checked. Only weights have a fixed number of
+ * elements. Arrays of rows, and their scales, may have room for more rows. */
 uint64_t
 weft_extent_moe_matmul (const struct weft_kernel *k, uint32_t operand)
 {
@@ -127,8 +127,9 @@ set_scales (const struct weft_kernel *k, struct weft_factor *f, const struct sca
   f->skip = turned && block ? row % block : 0;
 }
 
-/* Layout of the scales of expert weights: one scale per square; with blocks of 32, one scale per
- * block of a row in forward, and per block of a column in dgrad. */
+/* Layout of the scales of expert weights. Scales for blocks of more than 32 elements: one scale per
+ * square. Scales for blocks of 32: one scale per block of a row in forward, and per block of a
+ * column in dgrad. */
 static enum weft_moe_scales
 lie_of_weights (const struct weft_kernel *k)
 {
@@ -178,8 +179,8 @@ product_of (const struct weft_kernel *k, uint64_t g, struct weft_range part)
   return product;
 }
 
-/* Divides the columns among threads, because an expert may have few rows. A share contains whole
- * squares. */
+/* Divides the columns among threads, because an expert may have few rows. The columns of a thread
+ * consist of whole squares of scales. */
 static void
 multiply (const struct weft_kernel *k, uint64_t columns, uint32_t part, uint32_t parts)
 {
@@ -248,7 +249,7 @@ struct gradient {
   const struct weft_kernel *k;
   const int64_t *count;   /* row counts of the summed sources: one or several per leaf */
   uint32_t leaves, parts; /* leaves: number of leaves; parts: row counts per leaf */
-  uint64_t each;          /* row counts per source */
+  uint64_t each;          /* number of row counts per source rank */
   uint64_t first;         /* first row of the sum */
   uint64_t first_count;   /* index of count[0] among the row counts of all experts */
   uint64_t at;            /* index in dw of the gradient's first element */
@@ -310,7 +311,8 @@ product_of_leaf (const struct gradient *g, uint32_t l, struct weft_range rows,
   return product;
 }
 
-/* Sums a block of dw: a range of its rows and of its columns. */
+/* Computes a block of the weight gradient dw (a range of its rows and of its columns): sums over
+ * token rows. */
 static void
 sum_block (const struct gradient *g, struct weft_range rows, struct weft_range columns)
 {
@@ -375,7 +377,8 @@ sources_of (const struct weft_kernel *k)
   return k->shape.dim[SOURCES] ? k->shape.dim[SOURCES] : slices_of (k);
 }
 
-/* First row of block `block` = expert * slices + slice. */
+/* Index of the first token row of one expert and one slice (a group of source ranks). `block` is
+ * expert * slices + slice. */
 static uint64_t
 slice_begins (const struct weft_kernel *k, uint64_t block)
 {

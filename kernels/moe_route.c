@@ -49,8 +49,8 @@ weft_extent_moe_route_bwd (const struct weft_kernel *k, uint32_t operand)
 
 /* ---------------------------------------------------------------------- selection */
 
-/* Inputs of the selection of one token's experts: one value per expert, selection bias and
- * groups. */
+/* Inputs for selecting the experts of one token: a value for each expert, the bias of each expert,
+ * and the groups of experts. */
 struct candidates {
   const double *value; /* fp64 values; NULL: use `number` */
   const float *number; /* fp32 values */
@@ -80,8 +80,9 @@ value_of (const struct candidates *c, uint64_t i)
   return isnan (value) ? -INFINITY : value;
 }
 
-/* The element of [first, last) that follows `before` in order of value, then number; `last` if
- * there is none. */
+/* Finds the candidate in [first, last) that follows `before` if candidates are sorted by value
+ * (largest first), then by number. `before` = last: finds the first one. Returns `last` if there is
+ * none. */
 static uint64_t
 next_best (const struct candidates *c, uint64_t first, uint64_t last, uint64_t before)
 {

@@ -7,7 +7,8 @@
 #include "kernels/sums.h"
 #include <math.h>
 
-/* Columns per share, so that shares write different cache lines. */
+/* Number of columns of a thread's share: whole cache lines, so that threads write different cache
+ * lines. */
 #define GRAIN 32
 
 /* ---------------------------------------------------------------- counts and numbers */
@@ -52,8 +53,9 @@ weight_of (const struct weights *w, uint64_t i)
   return isnan (weight) ? INFINITY : weight;
 }
 
-/* Number of rows of the same expert that are kept before row i: rows of larger weight, and earlier
- * rows of equal weight (Megatron-Core moe_utils.py, drop policy "probs"). */
+/* Number of rows with priority over row i at its expert, when rows over the capacity are dropped:
+ * rows of larger weight, and earlier rows of equal weight (Megatron-Core moe_utils.py, drop policy
+ * "probs"). */
 static uint64_t
 stand_before (const struct weft_kernel *k, const struct weights *w, uint64_t i)
 {
@@ -129,7 +131,7 @@ weft_extent_moe_permute (const struct weft_kernel *k, uint32_t operand)
                                   : 0;
 }
 
-/* Whether every row of y has a token. */
+/* Whether the copied rows fill y completely: no row is dropped, and y has no other rows. */
 static gboolean
 fills (const struct weft_kernel *k)
 {
@@ -185,15 +187,17 @@ weft_extent_moe_unpermute (const struct weft_kernel *k, uint32_t operand)
                                 : dim[TOKENS] * dim[EACH];
 }
 
-/* Sum of the rows of one token, for n columns from `first` on. choice: the expert of each row. */
+/* The sum of the rows of one token, for n columns from `first` on. choice: the expert of each
+ * row. */
 struct sum {
   const struct weft_kernel *k;
   const int32_t *row, *choice;
   uint64_t first, n;
 };
 
-/* Folds a range of rows of a token as leaves of the node over experts [expert, expert + n). Experts
- * that were not selected for the token count as 0 and are skipped. */
+/* Adds a range of rows of a token as a tree over the experts: the rows are the leaves of the node
+ * over experts [expert, expert + n). Experts that the token does not use count as 0 and are
+ * skipped. */
 static void
 fold (const struct sum *s, struct weft_range rows, uint32_t expert, uint32_t n, float *to)
 {
@@ -238,8 +242,8 @@ chain (const struct sum *s, uint64_t n_row, float *to)
 
 #define MOST_TOPK 1024
 
-/* Sums the rows of one token. Adds 0 at the end, which turns -0 into 0, as the addition of another
- * rank's part would. */
+/* Sums the rows of one token. Adds 0 at the end, which turns -0 into 0. Adding the part of another
+ * rank has the same effect, so the bits do not depend on the number of ranks. */
 static void
 sum_token (const struct weft_kernel *k, uint64_t token, struct weft_range columns)
 {
@@ -310,8 +314,8 @@ weft_extent_moe_ungroup (const struct weft_kernel *k, uint32_t operand)
   return weft_extent_moe_group (k, operand);
 }
 
-/* The i-th source in the order of rows by source. Source o * inner + j, where `inner` is the
- * dimension GROUP_INNER, is at place j * outer + o. */
+/* For MoE rows that are ordered by source rank: returns the i-th source. Source o * inner + j is at
+ * place j * outer + o of this order; `inner` is the dimension GROUP_INNER. */
 static uint64_t
 source_at (const struct weft_kernel *k, uint64_t i)
 {
@@ -320,7 +324,8 @@ source_at (const struct weft_kernel *k, uint64_t i)
   return i % outer * inner + i / outer;
 }
 
-/* Transposes blocks of (expert, source): one operand has experts outermost, the other sources.
+/* Changes the order of blocks of rows; each block belongs to one expert and one source rank. In one
+ * operand, blocks are ordered by expert, then by source; in the other, by source, then by expert.
  * `size`: bytes of an element. */
 static void
 regroup (const struct weft_kernel *k, gboolean by_expert, uint64_t size)
@@ -382,7 +387,7 @@ weft_extent_moe_turn (const struct weft_kernel *k, uint32_t operand)
   return k->shape.dim[0] * k->shape.dim[1] * k->shape.dim[2];
 }
 
-/* Counts are integers also in the reference. */
+/* Row counts are integers also in the fp64 reference. */
 void
 weft_ref_moe_turn (const struct weft_kernel *k)
 {

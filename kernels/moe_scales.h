@@ -13,7 +13,8 @@
 
 enum weft_moe_scales { WEFT_MOE_ALONG, WEFT_MOE_SQUARES, WEFT_MOE_DOWN };
 
-/* The line of the first block of group g, whose rows begin at `first`. */
+/* The number of the scale line that belongs to the first block of group g, whose rows begin at
+ * `first`. */
 WEFT_INLINE uint64_t
 weft_moe_line (uint64_t first, uint64_t g, uint64_t block)
 {

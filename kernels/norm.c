@@ -115,8 +115,8 @@ row_gradient (const struct weft_kernel *k, const struct weft_row_norm *norm, uin
   return g;
 }
 
-/* Sums the weight gradients over rows, for a range of columns. The call for the last range also
- * computes the input gradients of the rows. */
+/* Sums the weight gradients over all rows, for a range of columns. The call for the last range of
+ * columns also computes the input gradients of all rows. */
 static void
 sum_columns (const struct weft_kernel *k, struct weft_range columns, struct weft_sums *dweight,
              struct weft_sums *dbias)
@@ -240,7 +240,7 @@ weft_ref_norm (const struct weft_kernel *k)
   }
 }
 
-/* The sum is rounded to its stored type before the norm. */
+/* Reference of the norm of a sum: the sum is rounded to its stored type before it is normalised. */
 void
 weft_ref_add_norm (const struct weft_kernel *k)
 {

@@ -3,7 +3,7 @@
 #include "kernels/float.h"
 #include <math.h>
 
-/* Pairs drawn before they are stored interleaved. */
+/* Number of pairs that are drawn in separate arrays before they are stored interleaved. */
 #define PAIRS 64
 
 static inline uint64_t
@@ -22,9 +22,9 @@ bits_double (uint64_t bits)
   return d;
 }
 
-/* Uniform in (0, 1]: 53 random bits plus 1. Vectors of 64-bit integers have no direct conversion to
- * double: 21 and 32 bits are placed below the exponents of 2^84 and 2^52, which are then
- * subtracted. */
+/* Random numbers that are uniform in (0, 1]: 53 random bits plus 1, divided by 2^53. Vectors of
+ * 64-bit integers have no direct conversion to double: 21 and 32 bits are placed below the
+ * exponents of 2^84 and 2^52, which are then subtracted. */
 static inline double
 uniform (uint64_t key, uint64_t counter)
 {

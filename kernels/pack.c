@@ -6,7 +6,8 @@
 #include "kernels/kernel.h"
 #include "kernels/part.h"
 
-/* Number of elements of a piece; slices begin dim[0] elements apart. */
+/* Number of elements of one rank's piece of a tensor. The slices of two consecutive ranks begin
+ * dim[0] elements apart. */
 static uint64_t
 piece_of (const struct weft_kernel *k)
 {
@@ -20,7 +21,8 @@ slices (const struct weft_kernel *k)
   return k->shape.dim[0] * k->shape.dim[1];
 }
 
-/* A tensor may have fewer elements than its padded pieces together. */
+/* Upper bound of the number of elements of the tensor, which may have fewer elements than all its
+ * padded pieces together. */
 uint64_t
 weft_extent_pack (const struct weft_kernel *k, uint32_t operand)
 {

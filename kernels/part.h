@@ -6,8 +6,8 @@ struct weft_range {
   uint64_t begin, end;
 };
 
-/* Divides n items into shares in units of `grain`, so that neighbours do not write the same cache
- * line. */
+/* Divides n items among threads in units of `grain` items, so that two threads do not write one
+ * cache line. */
 static inline struct weft_range
 weft_part (uint64_t n, uint64_t grain, uint32_t part, uint32_t parts)
 {

@@ -20,7 +20,8 @@ weft_extent_settle (const struct weft_kernel *k, uint32_t operand)
   return k->shape.dim[0] / parts * pieces[operand];
 }
 
-/* The rank whose piece was received after `steps` steps; also the final place of this piece. */
+/* The rank whose piece this rank received after `steps` steps of the ring. The number of that rank
+ * is also the index at which the piece is stored in the end. */
 static uint64_t
 sender (const struct weft_kernel *k, uint64_t steps)
 {
@@ -228,8 +229,9 @@ enum { H_TOKENS, H_PARTS, H_HEADS, H_GROUPS, H_WIDTH, H_TAKEN };
  * one row, the joined row; put_heads does the opposite. */
 struct shares {
   uint64_t q, k, sharing; /* sharing: number of ranks that share a query group */
-  uint64_t queries;       /* number of ranks whose queries are in the joined row */
-  uint64_t part, taken;   /* columns of a rank's part, and of the joined row */
+  uint64_t queries;       /* number of ranks whose queries the joined row contains */
+  /* part: number of columns of one rank's part; taken: number of columns of the joined row */
+  uint64_t part, taken;
 };
 
 static struct shares

@@ -7,7 +7,7 @@
 #include "kernels/part.h"
 #include <math.h>
 
-/* Half of the widest head (model.def). */
+/* Maximum number of rotated pairs of a head: half the width of the widest head (model.def). */
 #define MOST_PAIRS 2048
 
 enum { LOCAL = 2 /* dimension */ };

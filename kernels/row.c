@@ -113,7 +113,7 @@ weft_row_forward (const struct weft_row_norm *norm, struct weft_row x,
 
 /* --------------------------------------------------------------------- backward */
 
-/* Inputs of the gradient of one stretch of a row. */
+/* Inputs of the backward pass of a norm, for a part of a row. */
 struct stretch {
   const float *dy, *x, *weight;
   struct weft_moments moments;
@@ -148,8 +148,9 @@ sum_gradients (weft_lanes *to, const struct stretch *s, uint64_t n)
   to[1] = gx;
 }
 
-/* Subtracts from g its components that only change the mean (of_g) or the norm (of_gx) of the
- * row. */
+/* Input gradient of a norm: takes dy * weight, and subtracts its mean (of_g) and its component
+ * along the normalised row (of_gx), because neither a constant offset nor a scale of the row
+ * changes the output. */
 WEFT_WIDE static void
 project (float *dx, const struct stretch *s, float of_g, float of_gx, uint64_t n)
 {

@@ -6,7 +6,7 @@
 #include "kernels/sums.h"
 
 enum { X, ADDED, Y };
-enum { RESIDUAL = 2, SUM }; /* operands of bias_add after X and ADDED */
+enum { RESIDUAL = 2, SUM }; /* further operand numbers of bias_add, after X and ADDED */
 enum { ROWS, COLUMNS, PARTS };
 
 uint64_t
@@ -91,8 +91,8 @@ weft_cpu_bias_add (const struct weft_kernel *k, uint32_t part, uint32_t parts)
     add_residual (k, r);
 }
 
-/* First row of x that is copied to y: 0, or the first row of this rank with sequence
- * parallelism. */
+/* First row of x that is copied to y: 0 or, with sequence parallelism, the first row that belongs
+ * to this rank. */
 static uint64_t
 first_row (const struct weft_kernel *k)
 {
@@ -120,7 +120,8 @@ weft_ref_bias (const struct weft_kernel *k)
     y[i] = x[i] + b[i % columns];
 }
 
-/* The biased row is rounded to the type of y. */
+/* Reference of bias and residual: the sum with the bias is rounded to the type of y before the
+ * residual is added. */
 void
 weft_ref_bias_add (const struct weft_kernel *k)
 {

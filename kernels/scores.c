@@ -7,7 +7,8 @@
 #include "kernels/part.h"
 #include <math.h>
 
-/* Scratch: two stretches of a head or of a row of scores. */
+/* Scratch: room for WEFT_STRETCH inputs and WEFT_STRETCH results, for elements of a head or of a
+ * row of scores. */
 struct room {
   float in[WEFT_STRETCH], out[WEFT_STRETCH];
 };
@@ -164,7 +165,7 @@ weft_cpu_softmax (const struct weft_kernel *k, uint32_t part, uint32_t parts)
   }
 }
 
-/* ds = p (dp - sum of p dp) */
+/* Backward of softmax: ds = p (dp - sum of p dp). */
 void
 weft_cpu_softmax_bwd (const struct weft_kernel *k, uint32_t part, uint32_t parts)
 {
@@ -256,8 +257,10 @@ query_gradient (const struct weft_kernel *k, const struct row *r, struct mixture
                weft_qkv_at (dim, r->batch, r->query, r->head) + c);
 }
 
-/* dk or dv of a key: the sum, over the heads of its group and the queries that see the key, of ds
- * times query, or of p times do. r->head is the first head of the group, r->query the key. */
+/* Gradient of a key or of a value. The sum runs over the query heads of the key's group and over
+ * the queries that see the key. Gradient of the key: sum of ds times query. Gradient of the value:
+ * sum of p times do. r->head is the first query head of the group, r->query the number of the
+ * key. */
 static void
 key_gradient (const struct weft_kernel *k, const struct row *r, struct mixture *m, uint64_t c)
 {

@@ -8,7 +8,8 @@
 
 enum { WEFT_BATCH, WEFT_SEQUENCE, WEFT_HEADS, WEFT_GROUPS, WEFT_HEAD_WIDTH, WEFT_WINDOW };
 
-/* First element of a token's head in qkv; `slot` counts query heads, keys and values. */
+/* Index of the first element of a head of a token in qkv. `slot` is the number of the head: query
+ * heads come first, then key heads, then value heads. */
 static inline uint64_t
 weft_qkv_at (const uint64_t *dim, uint64_t batch, uint64_t token, uint64_t slot)
 {
@@ -16,28 +17,30 @@ weft_qkv_at (const uint64_t *dim, uint64_t batch, uint64_t token, uint64_t slot)
   return ((batch * dim[WEFT_SEQUENCE] + token) * slots + slot) * dim[WEFT_HEAD_WIDTH];
 }
 
-/* First element of a token's head in o. */
+/* Index of the first element of a head of a token in the attention output o. */
 static inline uint64_t
 weft_o_at (const uint64_t *dim, uint64_t batch, uint64_t token, uint64_t head)
 {
   return ((batch * dim[WEFT_SEQUENCE] + token) * dim[WEFT_HEADS] + head) * dim[WEFT_HEAD_WIDTH];
 }
 
-/* First element of a query's row in a square. */
+/* Index of the first element of a query's row in a score matrix. */
 static inline uint64_t
 weft_square_at (const uint64_t *dim, uint64_t batch, uint64_t head, uint64_t query)
 {
   return ((batch * dim[WEFT_HEADS] + head) * dim[WEFT_SEQUENCE] + query) * dim[WEFT_SEQUENCE];
 }
 
-/* Slot of the key head of a query head. */
+/* Index of the key head that query head `head` uses, counted in heads from the start of a token's
+ * row in qkv. */
 static inline uint64_t
 weft_key_slot (const uint64_t *dim, uint64_t head)
 {
   return dim[WEFT_HEADS] + head / (dim[WEFT_HEADS] / dim[WEFT_GROUPS]);
 }
 
-/* Slot of the value head of a query head. */
+/* Index of the value head that query head `head` uses, counted in heads from the start of a token's
+ * row in qkv. */
 static inline uint64_t
 weft_value_slot (const uint64_t *dim, uint64_t head)
 {

@@ -24,7 +24,8 @@ struct stack {
   float entry[WEFT_FOLD_MOST_DEPTH][WEFT_STRETCH];
 };
 
-/* Nodes are rounded only in moe_fold, which is a canonical sum. */
+/* Adds two entries of the stack. Only moe_fold rounds partial sums, because its sum is a canonical
+ * sum. */
 static void
 join_sums (void *stack, uint32_t below)
 {
@@ -35,7 +36,7 @@ join_sums (void *stack, uint32_t below)
     weft_round (s->k->operand[1].dtype, s->n, s->entry[below]);
 }
 
-/* Sums elements [first, first + n) of every slice in the order of fold.h. */
+/* Adds elements [first, first + n) of all slices as a tree (core/base/fold.h). */
 static void
 sum_stretch (const struct weft_kernel *k, uint64_t first, uint64_t n)
 {

@@ -1,4 +1,4 @@
-/* Sums of squares computed in parts. */
+/* Squared gradient norms that were computed in parts: adds two partial results. */
 #include "kernels/scalar.h"
 
 uint64_t
@@ -7,7 +7,7 @@ weft_extent_moe_squares (const struct weft_kernel *k, uint32_t operand)
   return weft_scalar_extent (&k->operand[operand]);
 }
 
-/* Words of exact sums are added one by one (core/base/exact.h). */
+/* The words of an exact sum are added as integers, one by one (core/base/exact.h). */
 void
 weft_cpu_moe_squares (const struct weft_kernel *k, uint32_t part, uint32_t parts)
 {

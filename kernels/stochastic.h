@@ -10,14 +10,14 @@
 #include "kernels/kernel.h"
 #include <string.h>
 
-/* The part of the key that is common to all draws of one call. */
+/* The part of the random number key that is common to all elements of one call. */
 static inline uint64_t
 weft_stochastic_key (const struct weft_kernel *k)
 {
   return weft_mix (weft_mix (weft_mix (k->control->seed) ^ k->control->step) ^ k->whole.key);
 }
 
-/* Index of element i of a call in the whole tensor. */
+/* Index in the whole tensor of element i of a call. */
 static inline uint64_t
 weft_whole_element (const struct weft_whole *w, uint64_t i)
 {
@@ -31,7 +31,7 @@ weft_random_key (uint64_t key, uint64_t element)
   return (uint16_t) (weft_mix_bits (key + element * WEFT_MIX_STEP) >> 48);
 }
 
-/* Rounds stochastically to a bf16 value, returned as float; infinities and NaN are kept. */
+/* Rounds stochastically to bf16, and returns the result as a float. Infinities and NaN are kept. */
 static inline float
 weft_bf16_stochastic (float x, uint16_t draw)
 {

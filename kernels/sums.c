@@ -40,7 +40,7 @@ weft_sums_add (float *sum, const float *x, uint64_t n)
     sum[i] += x[i];
 }
 
-/* A leaf without rows counts as 0: adding 0 turns -0 into 0. */
+/* For a leaf without rows: adds 0, which changes only -0 (to 0). */
 WEFT_WIDE static void
 add_nothing (float *sum, const float *x, uint64_t n)
 {

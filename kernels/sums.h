@@ -15,24 +15,26 @@
 
 struct weft_sums {
   const struct weft_operand *output;
-  float *room; /* weft_sums_depth() entries of n floats, provided by the caller */
+  float *room; /* room for weft_sums_depth() entries of n floats, provided by the caller */
   uint64_t n;  /* number of columns */
   uint32_t n_leaf;
   gboolean rounds; /* canonical order: round every node to the output's type */
   /* Private; zero-initialised by the caller. */
   uint32_t leaf, top;
-  gboolean empty[WEFT_SUMS_MOST_DEPTH]; /* the entry has no terms yet: its floats are not set */
+  gboolean empty[WEFT_SUMS_MOST_DEPTH]; /* the entry has no terms yet, and its floats are not set */
 };
 
-/* Divides the tokens of a sum into leaves (leaves.h) of one segment each. */
+/* Divides the tokens of a sum into leaves (partial sums, leaves.h). Each leaf is one range of
+ * tokens. */
 struct weft_leaves weft_sums_leaves (const struct weft_kernel *k, uint64_t tokens);
 
-/* weft_sums_leaves() for `tokens` tokens of several passes over the same sequences. The tokens are
- * stored chunk by chunk, and a leaf contains one chunk of all passes. */
+/* Like weft_sums_leaves(), if the tokens are those of several passes over the same sequences
+ * (multi-token prediction). The tokens are ordered by chunk of the sequence; a leaf contains the
+ * tokens of one chunk from all passes. */
 struct weft_leaves weft_sums_leaves_of (const struct weft_kernel *k, uint64_t tokens,
                                         uint64_t passes);
 
-/* The tokens of the leaf visited i-th. */
+/* The tokens of the leaf that is added i-th. */
 static inline struct weft_range
 weft_sums_tokens (const struct weft_leaves *leaves, uint32_t i)
 {
@@ -42,18 +44,20 @@ weft_sums_tokens (const struct weft_leaves *leaves, uint32_t i)
 /* The number of leaves of a sequence on this rank; 1 outside canonical order. */
 uint32_t weft_sums_chunks (const struct weft_kernel *k);
 
-/* Entries of the stack that a fold over n_leaf leaves needs. */
+/* Number of stack entries that adding n_leaf leaves as a tree needs. */
 uint32_t weft_sums_depth (uint32_t n_leaf);
 
-/* Returns the floats, set to 0, to which the caller adds the rows of the next leaf. */
+/* Begins the next leaf: returns floats, set to 0, to which the caller adds the rows of the leaf. */
 float *weft_sums_leaf (struct weft_sums *s);
-/* Ends the leaf of weft_sums_leaf(), whose rows have been added. */
+/* Ends the current leaf, after the caller has added its rows to the floats that weft_sums_leaf()
+ * returned. */
 void weft_sums_close (struct weft_sums *s);
 
 /* Skips the next leaf, which has no rows; it counts as 0. */
 void weft_sums_skip (struct weft_sums *s);
 
-/* Stores (or accumulates) the total into the output's elements from `first` on. */
+/* Stores the total sum in the output, from element `first` on; adds it to the old contents if the
+ * output accumulates. */
 void weft_sums_store (struct weft_sums *s, uint64_t first);
 
 /* sum += x */

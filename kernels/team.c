@@ -14,10 +14,10 @@ struct member {
 
 struct weft_team {
   uint32_t n, n_started;
-  struct member *member; /* [n]: the caller computes part 0 */
+  struct member *member; /* [n]; entry 0 stands for the calling thread, which computes part 0 */
   pthread_mutex_t lock;
   pthread_cond_t begin, end;
-  const struct weft_kernel *kernel; /* guarded by the lock */
+  const struct weft_kernel *kernel; /* the kernel that all threads run; guarded by the lock */
   uint64_t task;
   uint32_t n_busy;
   gboolean closing;

@@ -216,7 +216,8 @@ read_token (const struct reading *r, struct weft_launch *launch)
 
   launch->token = g_strdup_printf ("%s:%.100s%s%.20s", r->word, job ? job : "",
                                    slurm && step ? "." : "", slurm && step ? step : "");
-  for (char *c = launch->token; *c; c++) /* the token is sent as a key */
+  /* replaces unprintable characters, because the token is sent as the key of a frame */
+  for (char *c = launch->token; *c; c++)
     if (!g_ascii_isprint (*c))
       *c = '?';
 }

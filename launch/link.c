@@ -1,7 +1,8 @@
 #include "launch/link.h"
 #include <string.h>
 
-#define LEAST_SHARED 4096u /* smallest value, in bytes, that is shared instead of copied */
+/* size in bytes from which on a value is shared by all connections instead of copied */
+#define LEAST_SHARED 4096u
 
 void
 weft_link_init (struct weft_link *l, GSocket *socket)

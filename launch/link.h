@@ -6,14 +6,17 @@
 
 struct weft_link {
   GSocket *socket;
-  GByteArray *in;        /* received bytes of frames */
-  gsize at, frame_bytes; /* begin and length of the last frame that was returned */
+  GByteArray *in;        /* received bytes that contain frames */
+  gsize at, frame_bytes; /* position and length in `in` of the frame that was returned last */
 
-  weft_seal *seal;    /* NULL: sends and receives plain frames; else records that contain frames */
-  GByteArray *sealed; /* received bytes of an incomplete record */
+  /* NULL: frames are sent and received without encryption; else frames are in encrypted records */
+  weft_seal *seal;
+  GByteArray *sealed; /* received bytes of a record that is not complete */
   GQueue out;         /* GBytes to be sent; values are shared with other connections */
-  gsize out_at, out_bytes; /* bytes moved from the first of `out` to `wire`; bytes left in `out` */
-  GByteArray *wire;        /* bytes to send from wire_at on; encrypted if `seal` is set */
+  /* bytes of the first element of `out` that are already in `wire`; number of bytes left in
+   * `out` */
+  gsize out_at, out_bytes;
+  GByteArray *wire;        /* bytes to send, from position wire_at on; encrypted if `seal` is set */
   gsize wire_at;
 };
 

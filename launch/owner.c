@@ -34,7 +34,8 @@ weft_owner_find (GSocket *socket, uid_t *user)
   gboolean ipv6 = g_socket_address_get_family (theirs) == G_SOCKET_FAMILY_IPV6;
   if (!g_file_get_contents (ipv6 ? "/proc/net/tcp6" : "/proc/net/tcp", &table, NULL, NULL))
     return WEFT_OWNER_UNKNOWN;
-  append_address (wanted, theirs); /* the row of the other end: its own address comes first */
+  /* searches the row of the other end, which begins with the address of the other end */
+  append_address (wanted, theirs);
   append_address (wanted, ours);
   const char *row = strstr (table, wanted->str);
   /* The columns after the addresses: state, queues, timer, retransmissions, user. */

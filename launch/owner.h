@@ -4,8 +4,10 @@
 #include <sys/types.h>
 
 enum weft_owner {
-  WEFT_OWNER_UNKNOWN, /* the kernel's table of connections cannot be read */
-  WEFT_OWNER_GONE,    /* the table does not contain the other end, which may have been closed */
+  /* the user is unknown, because the kernel's table of connections cannot be read */
+  WEFT_OWNER_UNKNOWN,
+  /* the table of connections does not contain the other end, which may have been closed */
+  WEFT_OWNER_GONE,
   WEFT_OWNER_KNOWN,
 };
 

@@ -22,12 +22,13 @@ struct weft_rendezvous {
 
   GSocketConnection *connection;
 
-  pthread_mutex_t lock; /* guards the fields below: any thread may poll */
+  pthread_mutex_t lock; /* guards the fields below, because any thread may poll */
   struct weft_link link;
-  gboolean admitted;       /* the handshake is complete */
-  gboolean lost;           /* the connection has ended */
-  gboolean status_wanted;  /* another process wants this process's status */
-  const char *waiting_key; /* key of the exchange or value that this process waits for */
+  gboolean admitted;       /* the store has admitted this process; the handshake is complete */
+  gboolean lost;           /* the connection to the store has ended */
+  gboolean status_wanted;  /* another process has asked for the status of this process */
+  /* key of the exchange or value that this process waits for; NULL: the process does not wait */
+  const char *waiting_key;
   char *stopped;           /* why the job has failed, or NULL */
   gboolean failed;         /* this process called weft_rendezvous_abort() */
 };

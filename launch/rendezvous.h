@@ -12,7 +12,7 @@ typedef struct weft_rendezvous weft_rendezvous;
 struct weft_rendezvous_place {
   const char *host; /* name or address of the machine of process 0 */
   uint16_t port;
-  const char *token; /* identifies the job */
+  const char *token; /* identifies the job; all processes have the same token */
 
   /* The secret that all processes share, or the file that contains the secret (secret.h): process 0
    * creates the file if it is absent, and the other processes read it when process 0 asks them for
@@ -39,7 +39,7 @@ weft_rendezvous *weft_rendezvous_open_launch (const struct weft_launch *launch, 
 void weft_rendezvous_close (weft_rendezvous *r);
 G_DEFINE_AUTOPTR_CLEANUP_FUNC (weft_rendezvous, weft_rendezvous_close)
 
-/* The place that was passed to weft_rendezvous_open(). */
+/* The address, token and time limits that were passed to weft_rendezvous_open(). */
 const struct weft_rendezvous_place *weft_rendezvous_place (const weft_rendezvous *r);
 
 /* Whether the rendezvous listens on every address of this machine, because no address of

@@ -11,7 +11,7 @@
 /* Keys and number of records of one direction. */
 struct direction {
   uint8_t key[KEY];
-  GHmac *mac; /* keyed for tags, without data yet; copied for each record */
+  GHmac *mac; /* has the key for authentication tags, but no data; each record uses a copy */
   uint64_t n;
 };
 

@@ -14,9 +14,10 @@
 #include <glib.h>
 #include <stdint.h>
 
-#define WEFT_SEAL_NONCE 32u /* bytes of a nonce, and of a proof */
+#define WEFT_SEAL_NONCE 32u /* size in bytes of a nonce, and of a proof */
 #define WEFT_SEAL_MOST 65536u
-#define WEFT_SEAL_OVERHEAD 20u /* bytes that a record adds */
+/* number of bytes that a record adds to its contents: length and authentication tag */
+#define WEFT_SEAL_OVERHEAD 20u
 
 enum weft_seal_side { WEFT_SEAL_CLIENT, WEFT_SEAL_STORE };
 

@@ -6,7 +6,7 @@
 #pragma once
 #include <signal.h>
 
-/*  signal        who sends it */
+/* Columns: signal, usual sender. */
 #define WEFT_STOP_SIGNAL_LIST(X)                                                                   \
   X (SIGTERM, "schedulers and `kill`")                                                             \
   X (SIGINT, "Ctrl-C")                                                                             \
@@ -24,7 +24,7 @@ void weft_signals_restore (const sigset_t *before);
 /* Signals for which one thread polls. */
 struct weft_signals {
   sigset_t watched, before; /* before: the mask of the thread before weft_signals_watch() */
-  struct sigaction limit;   /* the action of SIGXFSZ before weft_signals_watch() */
+  struct sigaction limit;   /* the action for SIGXFSZ before weft_signals_watch() */
 };
 
 /* Blocks the signals listed above in this thread and in the threads that it starts, and watches for

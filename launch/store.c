@@ -1,11 +1,11 @@
-#define _GNU_SOURCE /* pthread_tryjoin_np */
+#define _GNU_SOURCE /* declares pthread_tryjoin_np() */
 #include "launch/store.h"
 #include "core/base/error.h"
 #include "launch/signals.h"
 #include "launch/store_state.h"
 #include <string.h>
 
-#define POLL_MS 20 /* time between two checks of deadlines */
+#define POLL_MS 20 /* milliseconds between two checks of deadlines */
 
 /* --------------------------------------------------------------------- connections */
 
@@ -74,7 +74,7 @@ weft_store_drop (weft_store *s, struct weft_store_peer *p)
 
 /* ----------------------------------------------------------------------- event loop */
 
-/* Ends the job if the time limit for connecting has passed. */
+/* Ends the job if the time limit for connecting has passed and processes are missing. */
 static void
 check_late (weft_store *s, gint64 now)
 {

@@ -10,17 +10,20 @@
 typedef struct weft_store weft_store;
 
 struct weft_store_options {
-  const char *token;       /* clients with another token are refused */
-  const char *secret;      /* clients must prove that they know it; NULL: loopback hosts only */
+  const char *token;       /* identifies the job; clients with another token are refused */
+  /* clients must prove that they have this secret; NULL: the job has no secret, and `host` must be
+   * a loopback address */
+  const char *secret;
   const char *host;        /* the address of the rendezvous */
-  uint32_t n, ranks_each;  /* processes, ranks per process */
-  double seconds;          /* time limit for all processes to connect */
-  double stranger_seconds; /* time limit for a stranger to be admitted; 0: the default */
-  uint64_t most_bytes;     /* limit of memory; 0: WEFT_STORE_MOST_BYTES */
+  uint32_t n, ranks_each;  /* number of processes; number of ranks per process */
+  double seconds;          /* time limit in seconds for all processes to connect */
+  double stranger_seconds; /* time limit for the admission of a new connection; 0: the default */
+  /* limit in bytes of the memory for values and messages; 0: WEFT_STORE_MOST_BYTES */
+  uint64_t most_bytes;
 };
 
-/* Maximum number of strangers that are connected at the same time. If one more connects, the store
- * closes the oldest stranger connection of the address that has the most strangers. */
+/* Maximum number of strangers (connections that are not admitted yet). If one more connects, the
+ * store closes the oldest stranger among those from the address with the most strangers. */
 #define WEFT_STORE_MOST_STRANGERS 128u
 
 /* Maximum number of bytes of values in the store: values that were set, values of incomplete

@@ -1,8 +1,9 @@
 #include "launch/store_state.h"
 #include <string.h>
 
-#define FRESH_SECONDS 10   /* a status older than this is not reported */
-#define MOST_STATUS 16384u /* bytes of a status, and of the reason why a process has failed */
+#define FRESH_SECONDS 10   /* a status that is older than this number of seconds is not reported */
+/* maximum size in bytes of a status, and of the reason why a process has failed */
+#define MOST_STATUS 16384u
 
 /* Upper bound of the memory that a value needs in addition to its key and its bytes. */
 #define VALUE_OVERHEAD 256u

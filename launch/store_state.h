@@ -12,32 +12,39 @@
  * be sent to the process. */
 #define WEFT_STORE_MOST_UNSENT (1u << 20)
 
-/* A stranger: a connection that is not admitted. */
+/* A stranger: a connection that is not yet admitted as a process of the job. */
 struct weft_store_stranger {
   GInetAddress *from;
   gint64 until;
   struct weft_hello hello;
-  uint32_t process;       /* process number of the stranger; WEFT_STORE_NOBODY before the hello */
-  GByteArray *transcript; /* bytes of its handshake */
+  /* process number that the stranger sent in its hello; WEFT_STORE_NOBODY before the hello */
+  uint32_t process;
+  GByteArray *transcript; /* bytes that both sides have sent during the handshake */
 };
 
-/* A connection of a stranger or of a process of the job. */
+/* A connection, of a stranger (not admitted yet) or of a process of the job. */
 struct weft_store_peer {
   struct weft_link link;
   struct weft_store_stranger *stranger; /* NULL: admitted */
-  uint32_t process;               /* WEFT_STORE_NOBODY: not admitted */
-  gsize counted;                  /* bytes of the input that are counted in the store's memory */
+  /* process number of the client; WEFT_STORE_NOBODY: the client is not admitted */
+  uint32_t process;
+  /* bytes of received input that are counted in weft_store.memory */
+  gsize counted;
   gboolean closing_peer;          /* close the connection when everything has been sent */
-  char *waiting_key;              /* key of the value that the client waits for */
+  char *waiting_key;              /* the key of the value that this client waits for */
 };
 
-/* State of one process of the job. */
+/* What the store records about one process of the job. */
 struct weft_store_member {
   struct weft_store_peer
-      *peer; /* not owned; NULL before the hello and after the connection is lost */
-  char *host, *last, *status; /* last: key of the last exchange that the process called */
-  gint64 heard, status_at;    /* time of the last frame; of the last status */
-  gint64 report_until;        /* deadline of its request for a report; 0: none */
+      /* connection of the process; not owned; NULL before its hello and after the connection is
+       * lost */
+      *peer;
+  /* last: key of the last exchange (collective) that the process has called */
+  char *host, *last, *status;
+  gint64 heard, status_at;    /* time of the last frame from the process; time of its last status */
+  /* deadline of a report that this process has requested; 0: no request */
+  gint64 report_until;
   gboolean joined, left;
   gboolean asked; /* the process was asked for a status and has not sent it yet */
 };
@@ -47,7 +54,7 @@ struct weft_store_exchange {
   GBytes **value; /* by process */
   uint8_t *joined;
   uint32_t n_joined, n;
-  gsize bytes;  /* bytes of all values */
+  gsize bytes;  /* bytes of the values of all processes */
   gsize memory; /* bytes of this exchange that are counted in weft_store.memory */
 };
 
@@ -67,7 +74,7 @@ struct weft_store {
   char *stopped; /* why the job has failed */
 };
 
-/* A store without connections, sockets that listen, and a thread. */
+/* Makes a store, which at first has no connections, no listening sockets and no thread. */
 weft_store *weft_store_new (const struct weft_store_options *options);
 void weft_store_free (weft_store *s);
 
@@ -78,12 +85,12 @@ const char *weft_store_host_of (const struct weft_store_member *m);
 /* Appends "rank 2 on b (last seen at step 17, 3 s ago)". */
 void weft_store_append_member (const weft_store *s, GString *text, uint32_t process);
 
-/* Queues a frame. Key and value may be NULL. */
+/* Queues a frame for sending. Key and value may be NULL. */
 void weft_store_put (struct weft_store_peer *p, enum weft_frame_kind kind, GBytes *key,
                      GBytes *value);
 void weft_store_put_text (struct weft_store_peer *p, enum weft_frame_kind kind, const char *text);
 
-/* Sends the reason, then closes the connection. */
+/* Sends the reason of a refusal, then closes the connection. */
 void weft_store_refuse (struct weft_store_peer *p, const char *text);
 
 /* Ends the job: sends the reason to every client, now or when it connects. */
@@ -99,10 +106,12 @@ void weft_store_drop (weft_store *s, struct weft_store_peer *p);
 /* store_strangers.c: accepts connections of one listening socket. */
 void weft_store_accept (weft_store *s, GSocket *listening);
 
-/* store_strangers.c: adds a connection, which then owns the socket. */
+/* store_strangers.c: adds a new connection, which is a stranger until it is admitted. The
+ * connection then owns the socket. */
 struct weft_store_peer *weft_store_add_stranger (weft_store *s, GSocket *socket);
 
-/* store_strangers.c: handles a frame of a stranger. FALSE: the connection must be closed. */
+/* store_strangers.c: handles a frame from a stranger (a connection that is not admitted yet).
+ * FALSE: the connection must be closed. */
 gboolean weft_store_on_stranger (weft_store *s, struct weft_store_peer *p,
                                  const struct weft_frame *f);
 void weft_store_stranger_free (struct weft_store_stranger *stranger);

@@ -2,13 +2,14 @@
 #include "launch/store_state.h"
 #include <string.h>
 
-#define STRANGER_SECONDS 5 /* time limit for a stranger to be admitted */
-#define MOST_ACCEPTED 16   /* connections that are accepted between two rounds */
+#define STRANGER_SECONDS 5 /* time limit in seconds for the admission of a new connection */
+/* number of new connections that are accepted before the store serves its connections again */
+#define MOST_ACCEPTED 16
 
 /* ----------------------------------------------------------------------- handshake */
 
-/* The reason why a stranger, which may be a process of the job, is refused; NULL: it is not
- * refused. The caller frees the string. */
+/* The reason why a stranger (a new connection, which may be a process of the job) is refused. NULL:
+ * the stranger is not refused. The caller frees the string. */
 static char *
 check_stranger (weft_store *s, const struct weft_store_stranger *stranger)
 {
@@ -60,7 +61,7 @@ send_admitted (weft_store *s, struct weft_store_peer *p)
   return weft_link_set_seal (&p->link, weft_seal_new (s->secret, transcript, WEFT_SEAL_STORE));
 }
 
-/* Makes a stranger a process of the job, or refuses it. */
+/* Admits a stranger (a new connection) as a process of the job, or refuses it. */
 static gboolean
 admit (weft_store *s, struct weft_store_peer *p)
 {
@@ -86,8 +87,8 @@ admit (weft_store *s, struct weft_store_peer *p)
   return TRUE;
 }
 
-/* Handles the first frame of a stranger: asks the stranger for a proof, or admits the stranger if
- * the job has no secret. FALSE: the frame is not a hello of Weft. */
+/* Handles the first frame of a stranger (a new connection). If the job has a secret, asks the
+ * stranger for a proof; else admits the stranger. FALSE: the frame is not a hello of Weft. */
 static gboolean
 on_hello (weft_store *s, struct weft_store_peer *p, const struct weft_frame *f, const char *key)
 {
@@ -114,7 +115,8 @@ on_hello (weft_store *s, struct weft_store_peer *p, const struct weft_frame *f, 
   return TRUE;
 }
 
-/* Handles a frame of a stranger. FALSE: the stranger is not a process of Weft. */
+/* Handles a frame from a stranger (a connection that is not admitted yet). FALSE: the stranger is
+ * not a process of Weft. */
 gboolean
 weft_store_on_stranger (weft_store *s, struct weft_store_peer *p, const struct weft_frame *f)
 {
@@ -135,7 +137,7 @@ weft_store_on_stranger (weft_store *s, struct weft_store_peer *p, const struct w
 
 /* ----------------------------------------------------------------------- strangers */
 
-/* Number of strangers that connect from the same address as `of`. */
+/* Number of strangers (connections that are not admitted yet) from the address of `of`. */
 static uint32_t
 count_neighbours (const weft_store *s, const struct weft_store_stranger *of)
 {

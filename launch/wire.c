@@ -9,7 +9,7 @@
 const char *const weft_frame_words[] = { WEFT_FRAME_LIST (WORD) NULL };
 #undef WORD
 
-#define HEAD 11u /* bytes before the key */
+#define HEAD 11u /* size in bytes of the part of a frame before the key */
 
 static void
 put_number (uint8_t *at, uint32_t value, unsigned bytes)
@@ -87,7 +87,7 @@ weft_frame_parse (const uint8_t *data, gsize n, uint32_t most, struct weft_frame
 
 /* --------------------------------------------------------------------------- hello */
 
-#define HELLO (4u + WEFT_SEAL_NONCE) /* bytes before the host */
+#define HELLO (4u + WEFT_SEAL_NONCE) /* size in bytes of the part of a hello before the host name */
 
 GBytes *
 weft_hello_pack (const struct weft_hello *hello)

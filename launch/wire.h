@@ -20,7 +20,7 @@
 #pragma once
 #include "launch/seal.h"
 
-/* constant           word        sender: meaning (number; key; value) */
+/* Columns: constant; name; sender: meaning (number; key; value of the frame). */
 #define WEFT_FRAME_LIST(X)                                                                         \
   X (WEFT_FRAME_HELLO, "hello", "client: joins the job (process; token; struct weft_hello)")       \
   X (WEFT_FRAME_PROOF, "proof", "client: knows the secret (; ; proof)")                            \
@@ -60,8 +60,8 @@ enum weft_receivers { WEFT_RECEIVERS_ALL, WEFT_RECEIVERS_FIRST };
 struct weft_frame {
   enum weft_frame_kind kind;
   uint32_t number;
-  const char *key;   /* key_bytes long; not zero-terminated after parsing */
-  const void *value; /* value_bytes long */
+  const char *key;   /* has key_bytes bytes; not zero-terminated after parsing */
+  const void *value; /* has value_bytes bytes */
   uint32_t key_bytes, value_bytes;
 };
 
@@ -75,14 +75,14 @@ void weft_frame_put_head (GByteArray *out, const struct weft_frame *frame);
  * incomplete; -1 if it is malformed or longer than `most` bytes. The frame points into `data`. */
 gint64 weft_frame_parse (const uint8_t *data, gsize n, uint32_t most, struct weft_frame *frame);
 
-/* The value of a hello. */
+/* The value of the first frame (hello) of a connection. */
 struct weft_hello {
   uint32_t n; /* world size */
   uint8_t nonce[WEFT_SEAL_NONCE];
   char host[256]; /* host name of the client, printable; for messages */
 };
 
-/* Packs a hello as the value of a frame. The caller unrefs the value. */
+/* Packs the value of a hello, the first frame of a connection. The caller unrefs the value. */
 GBytes *weft_hello_pack (const struct weft_hello *hello);
 
 /* Parses the value of a hello frame. FALSE: the frame is not a hello. */

@@ -7,7 +7,8 @@
  * is unknown. */
 typedef gboolean weft_arithmetic_names (const char *name, double *value, const void *user);
 
-/* Calculates an expression of + - * / % ( ) and ceil(), with the usual precedence. `names` NULL:
- * there are no names. Returns FALSE if the text is no expression. */
+/* Calculates an expression of numbers, names, + - * / % ( ) and ceil(), with the usual precedence.
+ * `names` NULL: the expression may not contain names. Returns FALSE if the text is not an
+ * expression. */
 gboolean weft_arithmetic (const char *text, weft_arithmetic_names *names, const void *user,
                           double *value);

@@ -15,7 +15,7 @@ static const char *const graph_words[] = { WEFT_MEASURED_GRAPH_LIST (WEFT_WORD_T
 #define MEASURED(key, words_)                                                                      \
   { .name = "measured." key, .type = WEFT_TYPE_WORD, .def = words_[0], .words = words_ }
 
-/* A rule: entries [first, first + n) of the file apply to rows that meet all its conditions. */
+/* A rule: the entries [first, first + n) of the file apply to rows that meet all its conditions. */
 struct rule {
   weft_conditions *conditions;
   unsigned first, n;
@@ -46,7 +46,7 @@ clear_rule (gpointer data)
   weft_conditions_free (((struct rule *) data)->conditions);
 }
 
-/* Reads a key of section "measured" into the row. */
+/* Reads a key "measured.NAME" of a rule and stores its value in the row. */
 static gboolean
 read_measured (const char *key, const char *value, weft_row_job *row, GError **error)
 {
@@ -89,7 +89,7 @@ add_setting (weft_settings *settings, const weft_conf *conf, const struct weft_a
   weft_settings_add (settings, section, dot + 1, a->value, where);
 }
 
-/* Checks that assumptions.h lists this key and that its value parses. */
+/* Checks that assumptions.h lists this key and that the value of the key can be parsed. */
 static gboolean
 check_key (const weft_conf *conf, const struct weft_conf_entry *entry, GError **error)
 {
@@ -214,8 +214,8 @@ calculate (char *text)
   return weft_units_print (value);
 }
 
-/* Whether an entry has no effect on a row. TRUE: it fills a column whose cell is not blank; printed
- * values are never replaced. */
+/* Whether a key of a rule has no effect on a row. TRUE: it gives a value for a column whose cell is
+ * not blank. Rules never replace values that the source prints. */
 static gboolean
 is_idle (const struct weft_conf_entry *entry, const weft_row_job *row)
 {
@@ -311,7 +311,8 @@ number (const weft_row_job *row, enum weft_published_column column)
   return weft_published_number (row->cell[column]);
 }
 
-/* FLOP/s of one GPU: as printed, or the printed share of the specified bf16 rate. */
+/* FLOP/s of one GPU in a row: the number that the source prints, or the share that it prints of the
+ * specified bf16 rate. */
 static double
 flops_per_second (const weft_row_job *row)
 {

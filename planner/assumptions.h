@@ -29,16 +29,17 @@
 
 typedef struct weft_assumptions weft_assumptions;
 
-/* Loads the rules from a file; `path` NULL: from the bundled file. The caller frees them. */
+/* Loads the rules from a file; `path` NULL: from the bundled file. The caller frees the rules. */
 weft_assumptions *weft_assumptions_load (const char *path, GError **error);
 void weft_assumptions_free (weft_assumptions *assumptions);
 G_DEFINE_AUTOPTR_CLEANUP_FUNC (weft_assumptions, weft_assumptions_free)
 
-/* One key of a rule that was applied to a row. */
+/* A key of a rule that was applied to a row of measurements. */
 struct weft_applied {
-  const char *rule, *key; /* both texts belong to the weft_assumptions */
-  char *value;            /* the value, with {NAME} replaced */
-  unsigned line;          /* line of the key in the file */
+  /* names of a rule and of a key; both texts belong to struct weft_assumptions */
+  const char *rule, *key;
+  char *value;            /* the value, in which {NAME} has been replaced */
+  unsigned line;          /* line of the key in the file of rules */
 };
 
 #define WEFT_MEASURED_MEMORY_LIST(X)                                                               \
@@ -69,24 +70,25 @@ enum weft_measured_totals { WEFT_MEASURED_TOTALS_LIST (WEFT_WORD_ID) WEFT_N_MEAS
 enum weft_measured_graph { WEFT_MEASURED_GRAPH_LIST (WEFT_WORD_ID) WEFT_N_MEASURED_GRAPH };
 
 typedef struct weft_row_job {
-  struct weft_job job; /* valid if weft_row_job_new() set no error */
-  char *cell[WEFT_N_COLUMN]; /* all cells of the row; rules have filled in blank cells */
-  GPtrArray *applied; /* struct weft_applied *, in the order of application */
-  int memory, flops, totals, graph; /* enum weft_measured_memory, _flops, _totals, _graph */
-  int gigabyte;              /* enum weft_gigabyte: unit of the measured memory */
+  struct weft_job job; /* the job; valid if weft_row_job_new() set no error */
+  char *cell[WEFT_N_COLUMN]; /* texts of all cells of the row; rules have replaced blank cells */
+  GPtrArray *applied; /* the keys that were applied, struct weft_applied *, in order */
+  /* values of enum weft_measured_memory, _flops, _totals and _graph */
+  int memory, flops, totals, graph;
+  int gigabyte;              /* unit of the measured memory, value of enum weft_gigabyte */
 } weft_row_job;
 
-/* Makes the job of a row. If the job breaks a rule of rules.def, or a value needs a blank cell,
- * *error is set and the result still lists the rules that were applied. The caller frees the
- * result. */
+/* Makes the job of a row. If the job breaks a rule of rules.def, or a value needs a cell that is
+ * blank, *error is set, and the result still lists the rules of assumptions.h that were applied.
+ * The caller frees the result. */
 weft_row_job *weft_row_job_new (const weft_assumptions *assumptions, const weft_published *table,
                                 unsigned row, GError **error);
 void weft_row_job_free (weft_row_job *row);
 G_DEFINE_AUTOPTR_CLEANUP_FUNC (weft_row_job, weft_row_job_free)
 
-/* Seconds of the measured step: the printed time, or the time computed from tokens per second, from
- * FLOP/s or from their share of the specified rate; NaN if the row has none of these values. */
+/* The measured seconds of a step: the printed time, or the time computed from tokens per second,
+ * from FLOP/s or from the share of the specified rate. NaN if the row has none of these values. */
 double weft_row_job_seconds (const weft_row_job *row);
 
-/* Bytes of the measured memory; NaN if the row has none. */
+/* Measured memory in bytes; NaN if the row has none. */
 double weft_row_job_bytes (const weft_row_job *row);

@@ -15,21 +15,23 @@ static const struct {
   WEFT_BAND_LADDER (RUNG)
 };
 
-/* The fraction of the published runs that lie at or beyond each end of a band without margin. */
+/* The fraction of the published runs that lie at an end of a band without margin, or beyond this
+ * end. */
 #define BEYOND 0.1
 
-/* A margin computed from fewer sources says nothing about other sources. */
+/* Least number of sources for a margin: with fewer sources, the margin says nothing about other
+ * sources. */
 enum { LEAST_SOURCES = 3 };
 
-/* The published runs (rows of the recorded errors) that have an error of one quantity, step time or
- * memory, sorted by measured / predicted. */
+/* The published runs (rows of the recorded errors) for which the error of one quantity, step time
+ * or memory, is known. They are sorted by measured / predicted. */
 struct view {
   uint32_t n, n_source;
   const struct weft_error_row **row;
-  double *log;      /* ln (measured / predicted) of each row */
-  uint32_t *source; /* number of its source */
-  uint8_t *same;    /* [i * n + k]: traits in which rows i and k are equal */
-  double margin[WEFT_N_NEARNESS]; /* logarithms; NaN: not computed yet */
+  double *log;      /* [run]: ln (measured / predicted) */
+  uint32_t *source; /* [run]: number of the source of the run */
+  uint8_t *same;    /* [i * n + k]: the traits that are equal in runs i and k */
+  double margin[WEFT_N_NEARNESS]; /* logarithms of the margins; NaN: not computed yet */
 };
 
 struct weft_bands {
@@ -50,7 +52,7 @@ by_error (const void *a, const void *b, void *user)
   return (x < y) - (x > y);
 }
 
-/* The traits, as bits, in which two runs are equal. */
+/* The traits that are equal in two runs, as bits. */
 static unsigned
 same_traits (const struct weft_traits *a, const struct weft_traits *b)
 {
@@ -96,7 +98,8 @@ view_init (struct view *v, const weft_errors *errors, enum weft_quantity quantit
     v->margin[nearness] = NAN;
 }
 
-/* Compares all rows, when the first margin needs it. */
+/* Finds the traits that are equal in each pair of rows. Called only when the first margin is
+ * computed. */
 static void
 compare_rows (struct view *v)
 {
@@ -133,11 +136,11 @@ weft_bands_free (weft_bands *bands)
 
 /* ------------------------------------------------------------------------------ groups */
 
-/* The published runs on one rung of the ladder. `without`: numbers of two sources whose runs are
- * left out. */
+/* The published runs on one rung of the ladder of bands.h. `without`: numbers of two sources whose
+ * runs are left out. */
 struct group {
   const struct view *view;
-  const uint8_t *same; /* by row: traits in which the run and the job are equal */
+  const uint8_t *same; /* [row]: the traits that are equal in the row's run and the job */
   uint32_t without[2];
   unsigned rung;
   uint32_t n, n_source;
@@ -165,8 +168,8 @@ count_rows (struct group *g)
     }
 }
 
-/* Goes up the ladder (planner/bands.h), from g->rung on, to the first rung with enough published
- * runs. */
+/* Tries the rungs of the ladder (planner/bands.h) from g->rung on, and stops at the first rung with
+ * enough published runs. */
 static void
 climb (struct group *g)
 {
@@ -216,7 +219,8 @@ by_value (const void *a, const void *b)
   return (x > y) - (x < y);
 }
 
-/* The smallest value such that `share` of the weight do not exceed it; NaN without values. */
+/* The smallest value such that the values up to it have at least a fraction `share` of the weight;
+ * NaN without values. */
 static double
 weighed_quantile (GArray *values, double share)
 {
@@ -242,11 +246,12 @@ first_rung (enum weft_nearness nearness)
   return rung;
 }
 
-/* A published run and its band, which is made without the runs of the same source. */
+/* A published run and its band, which is computed without the runs of the same source. */
 struct outside {
   uint32_t source;
-  double low, high, by; /* logarithms; `by`: of the factor by which the row is outside, negative
-                         * inside */
+  /* logarithms of the ends of the band; `by`: logarithm of the factor by which the run is outside
+   * the band, negative if it is inside */
+  double low, high, by;
 };
 
 /* The published runs whose band is of this nearness, if the band is made without the runs of their
@@ -276,7 +281,8 @@ rows_outside (struct view *v, enum weft_nearness nearness, uint32_t without)
   return all;
 }
 
-/* Each source has the weight 1. *n_source is the number of sources. */
+/* Gives each source the same weight, 1, divided among its rows. *n_source becomes the number of
+ * sources. */
 static GArray *
 weigh_by_source (const struct view *v, const GArray *outside, uint32_t *n_source)
 {
@@ -294,8 +300,8 @@ weigh_by_source (const struct view *v, const GArray *outside, uint32_t *n_source
   return values;
 }
 
-/* The logarithm of the factor by which bands of `nearness` grow at both ends. If this nearness has
- * too few sources, the result is the logarithm for the next nearness. */
+/* Returns the logarithm of the factor by which both ends of the bands of `nearness` are moved
+ * outwards. If this nearness has too few sources, the result is that of the next nearness. */
 static double
 margin_without (struct view *v, enum weft_nearness nearness, uint32_t without)
 {
@@ -423,7 +429,8 @@ weft_band_group (const struct weft_band *band, const struct weft_traits *traits)
   return g_string_free (text, FALSE);
 }
 
-/* "was never measured" or "was measured in 3 runs only". The caller frees it. */
+/* A text for messages: "was never measured" or "was measured in 3 runs only". The caller frees the
+ * text. */
 static char *
 how_often (uint32_t rows)
 {

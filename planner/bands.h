@@ -18,19 +18,19 @@
 #define WEFT_BAND_SOURCE_ROWS 20.0
 #define WEFT_BAND_SHARE 0.8
 
-/* Traits as bits. */
+/* The traits that two jobs can have in common, as bits. */
 enum {
   WEFT_SAME_GPU = 1,
-  WEFT_SAME_GENERATION = 2, /* equal compute capability */
+  WEFT_SAME_GENERATION = 2, /* GPUs of equal compute capability */
   WEFT_SAME_STACK = 4,
   WEFT_SAME_FAMILY = 8,
   WEFT_SAME_LAYOUT = 16,
-  WEFT_SAME_EXPERTS = 32, /* both with experts or both without */
+  WEFT_SAME_EXPERTS = 32, /* both models have experts, or neither has */
   WEFT_SAME_SIZE = 64,
   WEFT_SAME_PRECISION = 128
 };
 
-/* X (ID, word, doc): what the published runs of a rung have in common with the job. */
+/* X (ID, word, doc): what the published runs of a band have in common with the job. */
 #define WEFT_NEARNESS_LIST(X)                                                                      \
   X (WEFT_NEAR, "near", "this generation of GPUs with this software was measured")                 \
   X (WEFT_SOFTWARE_ONLY, "software", "this software was measured, on other GPUs")                  \
@@ -39,7 +39,7 @@ enum {
 enum weft_nearness { WEFT_NEARNESS_LIST (WEFT_WORD_ID) WEFT_N_NEARNESS };
 extern const char *const weft_nearness_words[], *const weft_nearness_docs[];
 
-/* X (traits that must be equal, nearness) */
+/* The rungs of the ladder, from narrow to wide: X (traits that must be equal, nearness). */
 #define WEFT_BAND_LADDER(X)                                                                        \
   X (WEFT_SAME_GPU | WEFT_SAME_STACK | WEFT_SAME_EXPERTS | WEFT_SAME_LAYOUT | WEFT_SAME_SIZE |     \
          WEFT_SAME_PRECISION,                                                                      \
@@ -55,29 +55,31 @@ extern const char *const weft_nearness_words[], *const weft_nearness_docs[];
   X (WEFT_SAME_GENERATION, WEFT_HARDWARE_ONLY)                                                     \
   X (0, WEFT_NOTHING_NEAR)
 
-/* The numbers are NaN if `rows` is 0, that is, no similar run was ever measured. */
+/* The band of a job. The numbers are NaN if `rows` is 0, that is, no similar run was ever
+ * measured. */
 struct weft_band {
-  double low, high;    /* of measured / predicted - 1, with the margin */
-  double margin;       /* as a fraction: both ends were moved by this factor */
-  double median;       /* of absolute errors, predicted / measured - 1 */
+  double low, high;    /* ends of the band of measured / predicted - 1, with the margin */
+  double margin;       /* factor by which both ends were moved outwards */
+  double median;       /* median of the absolute values of predicted / measured - 1 */
   uint32_t rows, sources;
-  uint32_t software_rows, hardware_rows, near_rows; /* numbers of runs: same family of
-                                                     * software; same generation of GPUs;
-                                                     * same software and same GPUs */
-  unsigned rung, same; /* index in the ladder; its traits */
+  /* numbers of runs with software of the same family; with GPUs of the same generation; with the
+   * same software and the same GPUs */
+  uint32_t software_rows, hardware_rows, near_rows;
+  /* index of the rung in the ladder, and the traits that the rung requires to be equal */
+  unsigned rung, same;
   enum weft_nearness nearness;
 };
 
-/* The recorded errors of the published runs that count in totals, prepared for the computation of
- * many bands. */
+/* The recorded errors of the published runs that count in totals, in a form from which many bands
+ * can be computed. */
 typedef struct weft_bands weft_bands;
 
-/* `errors` must outlive the result. The caller frees it. */
+/* Prepares the bands. `errors` must outlive the result. The caller frees the result. */
 weft_bands *weft_bands_new (const weft_errors *errors);
 void weft_bands_free (weft_bands *bands);
 G_DEFINE_AUTOPTR_CLEANUP_FUNC (weft_bands, weft_bands_free)
 
-/* The band of a job. */
+/* Computes the band of a job. */
 struct weft_band weft_bands_of (weft_bands *bands, const struct weft_traits *traits,
                                 enum weft_quantity quantity);
 
@@ -85,17 +87,18 @@ struct weft_band weft_bands_of (weft_bands *bands, const struct weft_traits *tra
  * models". The caller frees the text. */
 char *weft_band_group (const struct weft_band *band, const struct weft_traits *traits);
 
-/* A sentence that says which software or GPUs were never or hardly measured; NULL if the runs of
- * the band are near (WEFT_NEAR). The caller frees it. */
+/* A warning that no published run, or hardly any, has the job's software or GPUs. NULL if the runs
+ * of the band are near the job (WEFT_NEAR). The caller frees the text. */
 char *weft_band_warning (const struct weft_band *band, const struct weft_traits *traits);
 
-/* A test of the bands of one nearness. Each published run gets a band that is made, with its
- * margin, without the runs of the same source. rows, sources: the runs whose band is of this
- * nearness, and their sources. */
+/* A test of the bands of one nearness. Each published run gets a band that is computed, with its
+ * margin, without the runs of the same source. `rows` and `sources`: numbers of runs whose band has
+ * this nearness, and of their sources. */
 struct weft_coverage {
   uint32_t rows, sources;
-  double share; /* fraction of these runs inside their band, mean of sources; NaN without runs */
-  double width; /* median of the factor between the ends of the bands */
+  /* fraction of these runs that are inside their bands: mean over sources; NaN without runs */
+  double share;
+  double width; /* median, over the runs, of the upper end of the band divided by the lower end */
 };
 struct weft_coverage weft_bands_coverage (weft_bands *bands, enum weft_quantity quantity,
                                           enum weft_nearness nearness);

@@ -3,8 +3,8 @@
 #include "core/job/stages.h"
 #include <math.h>
 
-/* The number of microbatches in flight that lower bounds may assume. For WEFT_IN_FLIGHT_UNKNOWN
- * most bounds are 0. */
+/* The number of microbatches in flight that lower bounds may assume. For schedules with
+ * WEFT_IN_FLIGHT_UNKNOWN most bounds are 0. */
 static enum weft_in_flight
 in_flight_of (const struct weft_job *job)
 {
@@ -13,9 +13,9 @@ in_flight_of (const struct weft_job *job)
   return row ? row->in_flight : WEFT_IN_FLIGHT_UNKNOWN;
 }
 
-/* A lower bound of step time divided by busy time of a rank: 1 + (p - 1) / (m v), the bubble of
- * Narayanan et al. 2021, section 2.2, or 1 if the microbatches in flight are not known and the
- * schedule may have no bubble. */
+/* A lower bound of step time divided by the busy time of a rank. It is 1 + (p - 1) / (m v), the
+ * bubble of Narayanan et al. 2021, section 2.2. It is 1 if the number of microbatches in flight is
+ * not known and the schedule may have no bubble. */
 static double
 bubble_stretch (const struct weft_job *job)
 {
@@ -26,7 +26,7 @@ bubble_stretch (const struct weft_job *job)
   return (m + job->strategy.pipeline_model_parallel_size - 1) / m;
 }
 
-/* The highest FLOP/s rate among the dtypes in which the job multiplies matrices. */
+/* The highest FLOP/s rate among the dtypes of the job's matrix products. */
 static double
 matmul_rate (const struct weft_job *job)
 {
@@ -58,8 +58,8 @@ recomputes_all (const struct weft_job *job)
          job->strategy.num_microbatches_with_partial_activation_checkpoints == WEFT_NONE;
 }
 
-/* Full recompute of all layers adds a third to the FLOPs of the layers and nothing to the FLOPs of
- * the head. */
+/* Full recompute of all layers adds a third to the FLOPs of the layers, and nothing to the FLOPs of
+ * the output head. */
 double
 weft_bound_flops (const struct weft_job *job)
 {
@@ -76,14 +76,16 @@ weft_bound_flops (const struct weft_job *job)
 
 /* ------------------------------------------------------------------------ one chunk */
 
-/* The layers of one chunk of a rank. The first `most` layers are recomputed, the others are not. */
+/* The layers of one chunk of a rank. The first `most` layers are recomputed, the other layers are
+ * not. */
 struct chunk {
   const struct weft_segments *recomputed, *other;
-  uint32_t first, end; /* segments [first, end) of the model */
-  uint32_t most;       /* number of recomputed layers */
+  uint32_t first, end; /* the chunk has the segments [first, end) of the model's layers */
+  uint32_t most;       /* number of layers of the chunk that are recomputed */
 };
 
-/* Seconds of each pass and bytes of kept activations, for one microbatch of one chunk. */
+/* For one microbatch of one chunk: the seconds of each pass, and the bytes of activations kept for
+ * backward. */
 struct pass {
   double way[WEFT_N_SEGMENT_PASS], kept;
 };
@@ -96,12 +98,14 @@ known_of (const struct chunk *c, uint32_t segment)
   return segment > 0 && segment + 1 < c->other->n && layer < c->most ? c->recomputed : c->other;
 }
 
-/* Whether a segment has another neighbour in this chunk than in the program on which it was
- * measured. TRUE: the kernel at the boundary may also differ from the measured kernel. */
+/* Whether a segment (one layer, or the ops before or after the layers) has another neighbour in
+ * this chunk than in the program on which it was measured. TRUE: the kernel at the boundary may
+ * differ from the measured kernel. */
 static gboolean
 is_torn (const struct chunk *c, uint32_t segment, uint32_t neighbour)
 {
-  if (neighbour >= c->other->n) /* the segment is the first or the last and has no neighbour */
+  /* the segment is the first or the last of the model and has no neighbour on this side */
+  if (neighbour >= c->other->n)
     return FALSE;
   return neighbour < c->first || neighbour >= c->end ||
          known_of (c, neighbour) != known_of (c, segment);
@@ -132,7 +136,7 @@ struct asked {
   const struct weft_job *job;
   const struct weft_segments *recomputed, *other;
   uint32_t n_ranks, n_chunks, m;
-  uint32_t *layers; /* number of layers by stage; chunk c of rank r is stage c * n_ranks + r */
+  uint32_t *layers; /* number of layers of each stage; chunk c of rank r is stage c * n_ranks + r */
 };
 
 static struct chunk
@@ -202,7 +206,8 @@ state_bytes (const struct asked *a, const struct chunk *c)
   return sum;
 }
 
-/* Factor that keeps a sum a lower bound: sums in different orders differ in their last digits. */
+/* Lower bounds are multiplied by this factor, because sums in different orders differ in their last
+ * digits. */
 #define ROUNDING (1 - 1e-9)
 
 static struct weft_bound
@@ -229,8 +234,9 @@ bound_ranks (const struct asked *a)
   return bound;
 }
 
-/* Gets the segments of the job. If recompute_method is `block`, only some layers are recomputed,
- * and the bound needs segments with full recompute and segments without. */
+/* Measures the layers of the job (segments.h), or finds them in the cache. If recompute_method is
+ * `block`, only some layers are recomputed, and the bound needs segments with full recompute and
+ * segments without. */
 static void
 find_both (weft_segment_cache *cache, const struct weft_job *job, struct asked *a)
 {
@@ -294,8 +300,8 @@ weft_bound_passes (weft_segment_cache *cache, const struct weft_job *job)
 
 /* ---------------------------------------------------------------------- the schedule */
 
-/* A lower bound of the transfer time between two stages: all transfers use the fastest link between
- * adjacent stages, and each tensor parallel rank sends only its share. */
+/* A lower bound of the transfer time between two stages. It assumes that all transfers use the
+ * fastest link between adjacent stages, and that each tensor-parallel rank sends only its share. */
 static double
 transfer_seconds (const struct asked *a)
 {
@@ -316,7 +322,7 @@ transfer_seconds (const struct asked *a)
   return least;
 }
 
-/* Largest number of cells, summed over all ranks, of a schedule that is replayed. */
+/* A schedule is replayed only if its cells, summed over all ranks, are at most this many. */
 enum { MOST_CELLS = 1 << 22 };
 
 double

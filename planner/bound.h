@@ -31,18 +31,21 @@
 #include "planner/segments.h"
 
 struct weft_bound {
-  double seconds, bytes; /* step time; memory of the rank that needs most */
+  /* lower bound of the step time in seconds; lower bound of the memory of the rank that needs most,
+   * in bytes */
+  double seconds, bytes;
 };
 
-/* Seconds for the model FLOPs at the reachable matmul rate, including the pipeline bubble. 0 if the
- * cluster has a table of measured kernels (cost_table), because measured kernels may exceed that
- * rate. */
+/* Lower bound of the step time in seconds: the model FLOPs at the reachable matmul rate, with the
+ * pipeline bubble. 0 if the cluster has a table of measured kernels (cost_table), because measured
+ * kernels may be faster than that rate. */
 double weft_bound_flops (const struct weft_job *job);
 
-/* Bounds from the layers of a job. The job must satisfy the rules. A bound that is not known is
- * 0. */
+/* Lower bounds from the layers of a job. The job must satisfy the rules. A bound that is not known
+ * is 0. */
 struct weft_bound weft_bound_passes (weft_segment_cache *cache, const struct weft_job *job);
 
-/* A tighter bound in seconds: a replay of the schedule with these passes and with transfers between
- * stages, priced without contention. 0 if it was not computed. */
+/* A tighter lower bound of the step time in seconds, from a replay of the schedule with the passes
+ * of `passes` and with transfers between stages, priced without contention. 0 if it was not
+ * computed. */
 double weft_bound_schedule (weft_segment_cache *cache, const struct weft_job *job);

@@ -7,13 +7,13 @@
 
 struct condition {
   int column;       /* -1: an expression */
-  char *expression; /* of columns; NULL: one column */
+  /* expression of several columns, as text; NULL: the condition is on one column */
+  char *expression;
   char op;          /* '=', '!' (for !=) or '>' */
-  char **pattern;   /* alternative patterns, NULL-terminated; the condition is met if one of them
-                     * matches */
+  char **pattern;   /* the patterns, NULL-terminated; the condition is met if one of them matches */
 };
 
-/* The columns of a row, and its cells; NULL: no row, each number is 1. */
+/* The columns of a table, and the cells of one row. If the cells are NULL, every number is 1. */
 struct names {
   const char *const *columns;
   char *const *cells;
@@ -67,7 +67,7 @@ number_in (const char *cell)
   return *cell ? g_ascii_strtod (cell, NULL) : NAN;
 }
 
-/* weft_arithmetic_names: the number in a column. */
+/* A weft_arithmetic_names function: the number in a column of the row. */
 static gboolean
 column_value (const char *name, double *value, const void *user)
 {
@@ -81,7 +81,7 @@ column_value (const char *name, double *value, const void *user)
   return FALSE;
 }
 
-/* Reads the left side of a condition: a column or an expression. */
+/* Reads the left side of a condition: the name of a column, or an expression. */
 static gboolean
 read_left (const char *text, const char *const *columns, struct condition *condition,
            GError **error)
@@ -151,7 +151,8 @@ weft_conditions_free (weft_conditions *conditions)
   g_free (conditions);
 }
 
-/* Whether the value of an expression meets its condition. FALSE if it depends on a blank cell. */
+/* Whether the value of an expression meets its condition. FALSE if the expression contains a column
+ * whose cell is blank. */
 static gboolean
 compares (const struct condition *condition, const struct names *names)
 {

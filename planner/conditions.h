@@ -13,8 +13,8 @@
 /* Conditions that a row must meet together. */
 typedef struct weft_conditions weft_conditions;
 
-/* Parses a section name. `columns`: names of the table's columns, NULL-terminated, which must
- * outlive the conditions. The caller frees the conditions. */
+/* Parses the name of a section into conditions. `columns`: names of the table's columns,
+ * NULL-terminated, which must outlive the conditions. The caller frees the conditions. */
 weft_conditions *weft_conditions_parse (const char *section, const char *const *columns,
                                         GError **error);
 void weft_conditions_free (weft_conditions *conditions);
@@ -23,6 +23,7 @@ G_DEFINE_AUTOPTR_CLEANUP_FUNC (weft_conditions, weft_conditions_free)
 /* Whether a row meets all conditions. `cells`: the row's cells, in the order of the columns. */
 gboolean weft_conditions_hold (const weft_conditions *conditions, char *const *cells);
 
-/* Sets *column to the index of a column. An unknown name is an error with a suggestion. */
+/* Finds the index of a column by its name and stores it in *column. An unknown name is an error
+ * that suggests the nearest name. */
 gboolean weft_conditions_column (const char *const *columns, const char *name, int *column,
                                  GError **error);

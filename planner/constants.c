@@ -6,7 +6,8 @@
 
 /* ------------------------------------------------------------------------ reading */
 
-/* "stack megatron-core" -> the sheet of stacks, and the rest of the section's name. */
+/* Finds the kind of file that a section name gives: "stack megatron-core" -> the table of stacks,
+ * and the names after it. */
 static const struct weft_sheet *
 sheet_of (const char *section, const char **files)
 {
@@ -23,7 +24,7 @@ sheet_of (const char *section, const char **files)
   return NULL;
 }
 
-/* Reads the next number of a value, which ends at `end` or, with NULL, at the end of the text. */
+/* Reads the next number of a text that ends at `end`, or, if `end` is NULL, at its NUL. */
 static gboolean
 read_number (char **at, const char *end, const char *unit, double *number, GError **error)
 {
@@ -57,7 +58,8 @@ read_value (const char *value, const char *unit, struct weft_constant *c, GError
   return TRUE;
 }
 
-/* Finds the row of the field. All files must give the field themselves, as a number. */
+/* Finds the row of the constant's field in its table. All files of the constant must set the field
+ * themselves, to a number. */
 static gboolean
 find_field (struct weft_constant *c, const char *key, GError **error)
 {
@@ -153,8 +155,9 @@ weft_constant_name (const struct weft_constant *c)
 
 /* ---------------------------------------------------------------- the values of a job */
 
-/* Whether a field of `used`, the topology or the stack of a job, comes from one of the constant's
- * files and has its value there. */
+/* Whether a job has the constant's field from one of the constant's files. TRUE: the topology or
+ * stack `used` was read from such a file, and the job's value of the field is the value in the
+ * file. */
 static gboolean
 is_from (const struct weft_constant *c, const weft_sheet_file *used, double value)
 {
@@ -201,7 +204,8 @@ weft_constants_set (const weft_constants *constants, const gboolean *applies,
 
 /* ------------------------------------------------------------------------ writing */
 
-/* The line of the entry with another value and comment. Four digits are more than a fit knows. */
+/* Returns the line of an entry with another value and comment. The value is printed with four
+ * digits, more than a fit determines. */
 static char *
 fitted_line (const struct weft_constant *c, double value, const char *how)
 {

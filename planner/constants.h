@@ -17,9 +17,9 @@
 
 struct weft_constant {
   const struct weft_sheet *sheet;
-  unsigned row;     /* of the sheet's table */
-  char *files;      /* as in the section: "dgx-h100|hgx-h200" */
-  GPtrArray *sheets; /* weft_sheet_file *, one for each file */
+  unsigned row;     /* row of the field in the sheet's table */
+  char *files;      /* names of the files as the section gives them: "dgx-h100|hgx-h200" */
+  GPtrArray *sheets; /* the files of the section, weft_sheet_file * */
   unsigned line;
   double prior, low, high, spread;
 };
@@ -35,21 +35,23 @@ weft_constants *weft_constants_load (const char *path, GError **error);
 void weft_constants_free (weft_constants *constants);
 G_DEFINE_AUTOPTR_CLEANUP_FUNC (weft_constants, weft_constants_free)
 
-/* Sets applies[n]: whether a row's job uses the value of each constant. It does not if its topology
- * or stack takes the field from another file, or if the row's assumptions replace the value. */
+/* Sets applies[n] for each constant: whether the job of a row uses the value of the constant. The
+ * job does not use it if its topology or stack has the field from another file, or if the row's
+ * assumptions replace the value. */
 void weft_constants_of (const weft_constants *constants, const weft_row_job *row,
                         gboolean *applies);
 
-/* Sets the fields of the constants that apply to values[n]. */
+/* Sets, in a job, the fields of all constants that apply to the job to values[n]. */
 void weft_constants_set (const weft_constants *constants, const gboolean *applies,
                          const double *values, union weft_cluster_fields *cluster,
                          union weft_stack *stack);
 
-/* "bf16_sustained of topology dgx-h100". The caller frees it. */
+/* The name of a constant as text: "bf16_sustained of topology dgx-h100". The caller frees the
+ * text. */
 char *weft_constant_name (const struct weft_constant *constant);
 
-/* Replaces the value of a constant in all its files, and the comment on its line by "fitted: " and
- * `how`. Returns FALSE with an error if a file cannot be read or written; other files may have been
- * written by then. */
+/* Replaces the value of a constant in all files that contain it, and the comment on its line by
+ * "fitted: " and `how`. Returns FALSE with an error if a file cannot be read or written; other
+ * files may have been written before. */
 gboolean weft_constant_write (const struct weft_constant *constant, double value, const char *how,
                               GError **error);

@@ -27,7 +27,7 @@ layout_of (const char *word)
   return -1;
 }
 
-/* A cell of the row that is being read. */
+/* A cell of the CSV row that is read. */
 struct reading {
   const weft_csv *csv;
   unsigned row;
@@ -81,7 +81,8 @@ read_row (const struct reading *r, struct weft_error_row *row, GError **error)
                          wanted);
 }
 
-/* Takes `csv`, which may be NULL. */
+/* Makes the record of errors from the rows of `csv` and takes ownership of `csv`. NULL returns
+ * NULL. */
 static weft_errors *
 take (weft_csv *csv, GError **error)
 {
@@ -131,8 +132,8 @@ weft_errors_free (weft_errors *errors)
 
 /* ----------------------------------------------------------------------------- writing */
 
-/* Five digits are far below the errors, and a row whose prediction did not change is not
- * rewritten. */
+/* Numbers are written with five digits. This is far more precise than the errors, and the line of a
+ * row whose prediction did not change stays the same. */
 static void
 append_number (GString *text, double value)
 {
@@ -237,8 +238,8 @@ group_free (void *data)
   g_free (group);
 }
 
-/* Returns the errors of the published runs names[row] = `name`. Takes ownership of `name`. Returns
- * NULL if none of these runs has an error. */
+/* Returns the errors of the published runs whose name names[row] is `name`. Takes ownership of
+ * `name`. Returns NULL if no error of these runs is known. */
 static struct weft_error_group *
 group_new (const weft_errors *errors, char *name, char *const *names)
 {

@@ -28,12 +28,13 @@ struct fit {
   const weft_constants *constants;
   const struct weft_fit_options *options;
   GArray *row;       /* struct row */
+  GHashTable *series; /* series_of() a row: its place in `row` */
   GPtrArray *source; /* names, by struct row.source */
   struct weft_least_squares problem;
   const char *stage; /* what the progress reports */
   const double *at;  /* logarithms of the constants; for row i they begin at at + i * stride */
   size_t stride;
-  gboolean sloped;   /* whether slopes are asked for */
+  gboolean sloped;   /* whether the caller needs slopes (derivatives of the residuals) */
 };
 
 static struct row *
@@ -59,6 +60,59 @@ source_of (struct fit *f, const char *id)
   return f->source->len - 1;
 }
 
+/* Columns that differ between the runs of a weak-scaling series: one job on more and more GPUs,
+ * with a global batch in proportion. */
+static gboolean
+grows (enum weft_published_column column)
+{
+  return column == WEFT_COLUMN_id || column == WEFT_COLUMN_num_gpus || column == WEFT_COLUMN_dp ||
+         column == WEFT_COLUMN_global_batch || column >= WEFT_COLUMN_iter_time_s;
+}
+
+static double
+number_in (const struct fit *f, unsigned index, enum weft_published_column column)
+{
+  return weft_published_number (weft_published_cell (f->table, index, column));
+}
+
+/* The text that all runs of the series of a row have in common. The caller frees it. */
+static char *
+series_of (const struct fit *f, unsigned index)
+{
+  GString *text = g_string_new (NULL);
+  double gpus = number_in (f, index, WEFT_COLUMN_num_gpus);
+  double batch = number_in (f, index, WEFT_COLUMN_global_batch);
+
+  for (unsigned column = 0; column < WEFT_N_COLUMN; column++)
+    if (!grows ((enum weft_published_column) column))
+      g_string_append_printf (
+          text, "%s,",
+          weft_published_cell (f->table, index, (enum weft_published_column) column));
+  g_string_append_printf (text, "%g", batch / gpus);
+  return g_string_free (text, FALSE);
+}
+
+/* Adds a row. With `thin`, only the row of a weak-scaling series with the fewest GPUs counts: the
+ * others have nearly the same errors, and their programs are long. */
+static void
+add_to_series (struct fit *f, const struct row *row)
+{
+  double gpus = number_in (f, row->index, WEFT_COLUMN_num_gpus);
+  char *series = series_of (f, row->index);
+  gpointer known;
+
+  if (f->options->thin && isnan (row->measured_bytes) &&
+      g_hash_table_lookup_extended (f->series, series, NULL, &known)) {
+    struct row *smallest = row_at (f, GPOINTER_TO_UINT (known));
+    if (gpus < number_in (f, smallest->index, WEFT_COLUMN_num_gpus))
+      *smallest = *row;
+    g_free (series);
+    return;
+  }
+  g_hash_table_replace (f->series, series, GUINT_TO_POINTER (f->row->len));
+  g_array_append_val (f->row, *row);
+}
+
 /* Adds a row of tier A or B whose job obeys the rules and whose time or memory was measured. */
 static void
 add_row (struct fit *f, unsigned index, uint32_t *n_refused)
@@ -79,7 +133,7 @@ add_row (struct fit *f, unsigned index, uint32_t *n_refused)
       !g_pattern_match_simple (f->options->source, f->source->pdata[row.source]))
     return;
   if (!isnan (row.measured_s) || !isnan (row.measured_bytes))
-    g_array_append_val (f->row, row);
+    add_to_series (f, &row);
 }
 
 /* ------------------------------------------------------------------------- predictions */
@@ -439,6 +493,7 @@ static void
 fit_clear (struct fit *f)
 {
   g_array_unref (f->row);
+  g_hash_table_unref (f->series);
   g_ptr_array_unref (f->source);
   g_free ((void *) f->problem.weight);
   g_free ((void *) f->problem.prior);
@@ -455,6 +510,7 @@ weft_fit_new (const weft_published *table, const weft_assumptions *assumptions,
   g_autoptr (weft_fit) fit = g_new0 (weft_fit, 1);
   struct fit f = { .table = table, .assumptions = assumptions, .constants = constants,
                    .options = options, .row = g_array_new (FALSE, FALSE, sizeof (struct row)),
+                   .series = g_hash_table_new_full (g_str_hash, g_str_equal, g_free, NULL),
                    .source = g_ptr_array_new_with_free_func (g_free) };
 
   for (unsigned i = 0; i < table->csv->n_row; i++)

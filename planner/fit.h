@@ -22,20 +22,23 @@
 
 struct weft_fit_options {
   const struct weft_exec_ops *executor;
-  uint32_t jobs;         /* processes; 0: one for each processor */
+  uint32_t jobs;         /* number of processes; 0: one for each processor */
   uint32_t most_rounds;
-  const char *source;    /* only rows of sources that match this pattern; NULL: all */
-  void (*progress) (void *user, const char *what, uint32_t done, uint32_t of); /* may be NULL */
+  const char *source;    /* pattern of the sources whose rows are used; NULL: all */
+  /* function that reports progress; may be NULL */
+  void (*progress) (void *user, const char *what, uint32_t done, uint32_t of);
+  gboolean thin; /* of runs that differ only in the number of GPUs and a global batch in proportion,
+                  * only the one with the fewest GPUs counts, unless its memory was measured */
   void *user;
 };
 
-/* Mean absolute errors and biases, predicted / measured - 1; NaN without rows. */
+/* Mean absolute errors and mean errors (biases) of predicted / measured - 1; NaN without rows. */
 struct weft_fit_error {
   uint32_t n;
   double mean, bias;
 };
 
-/* X(name, doc): the states of the constants that a source is predicted with. */
+/* X(name, doc): the variants of the constants for which the errors of a source are predicted. */
 #define WEFT_FIT_STATE_LIST(X)                                                                     \
   X (WEFT_FIT_PRIOR, "prior", "before the fit")                                                    \
   X (WEFT_FIT_FITTED, "fitted", "after the fit")                                                   \
@@ -50,19 +53,22 @@ struct weft_fit_source {
 
 struct weft_fitted {
   double value;
-  double standard_error;  /* of the logarithm; infinite if no row depends on the constant */
-  double sensitivity;     /* mean |d ln t / d ln constant| of the rows that use the constant */
+  /* standard deviation of the logarithm of the value; infinite if no row depends on the constant */
+  double standard_error;
+  double sensitivity;     /* mean of |d ln t / d ln constant| over the rows that use the constant */
   uint32_t n_time, n_memory; /* numbers of rows that depend on the constant */
-  double time_without, memory_without; /* mean errors by source with the constant at its prior
-                                        * value and the others fitted, in the linear model */
+  /* mean errors by source, with the constant at its prior value and the other constants fitted, in
+   * the linear model */
+  double time_without, memory_without;
   gboolean on_bound;
 };
 
 typedef struct weft_fit {
   uint32_t n_constant, n_source, n_refused, n_round;
-  struct weft_fitted *constant; /* as in weft_constants */
-  struct weft_fit_source *source; /* in the order of their first rows */
-  double time[WEFT_N_FIT_STATE], memory[WEFT_N_FIT_STATE]; /* means of the sources' means */
+  struct weft_fitted *constant; /* constants in the order of struct weft_constants */
+  struct weft_fit_source *source; /* sources in the order of their first rows */
+  /* means over sources of the mean of each source */
+  double time[WEFT_N_FIT_STATE], memory[WEFT_N_FIT_STATE];
 } weft_fit;
 
 /* Fits the constants. Returns NULL with an error if no measurement can be used, or no process can

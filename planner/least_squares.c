@@ -16,8 +16,8 @@ weft_least_squares_loss (const struct weft_least_squares *problem, const double 
   return loss;
 }
 
-/* The weight with which a plain square of the residual has the same gradient as the robust loss of
- * the residual. */
+/* The weight with which the plain square of a residual has the same gradient as the robust loss of
+ * this residual. */
 static double
 weight_of (const struct weft_least_squares *problem, uint32_t i, double r)
 {
@@ -52,9 +52,9 @@ add_products (const struct weft_least_squares *problem, const double *at, const 
   }
 }
 
-/* Solves matrix * x = right for the unknowns that are not fixed, by Cholesky's method; x of fixed
- * unknowns is not changed, and their part is moved to the right side. The matrix is positive
- * definite. */
+/* Solves matrix * x = right for the unknowns that are not fixed, by Cholesky's method. The x of
+ * fixed unknowns are not changed, and their terms are moved to the right side. The matrix is
+ * positive definite. */
 static void
 solve (uint32_t n, const double *matrix, const double *right, const gboolean *fixed, double *x)
 {
@@ -86,8 +86,8 @@ solve (uint32_t n, const double *matrix, const double *right, const gboolean *fi
   }
 }
 
-/* Solves within bounds: unknowns whose solution is outside their bounds are fixed on the bound, and
- * the rest is solved again. */
+/* Solves within the bounds of the unknowns. An unknown whose solution is outside its bounds is
+ * fixed on the bound, and the others are solved for again. */
 static void
 solve_bounded (const struct weft_least_squares *problem, const double *x, const double *matrix,
                const double *right, double *step)
@@ -109,8 +109,8 @@ solve_bounded (const struct weft_least_squares *problem, const double *x, const 
   }
 }
 
-/* One round of the reweighted least squares: weights from the residuals after `step`, then the new
- * step. */
+/* One iteration of the reweighted least squares: computes weights from the residuals after `step`,
+ * then a new step. */
 static void
 reweigh (const struct weft_least_squares *problem, const double *x, const double *r,
          const double *slope, double *step)
@@ -133,7 +133,7 @@ reweigh (const struct weft_least_squares *problem, const double *x, const double
   solve_bounded (problem, x, matrix, right, step);
 }
 
-enum { ROUNDS = 12 }; /* the weights have settled by then */
+enum { ROUNDS = 12 }; /* number of iterations after which the weights do not change any more */
 
 void
 weft_least_squares_step (const struct weft_least_squares *problem, const double *x,

@@ -22,16 +22,17 @@ struct weft_least_squares {
   double elbow;                /* d, greater than 0 */
 };
 
-/* The value that is minimised, at x[n_x] with residuals r[n_r]. */
+/* The sum that the fit minimises, at the point x[n_x] with residuals r[n_r]. */
 double weft_least_squares_loss (const struct weft_least_squares *problem, const double *x,
                                 const double *r);
 
-/* Writes the minimum of the linear model to next[n_x]. `slope`: J, n_r rows of n_x. */
+/* Writes the minimum of the linear model to next[n_x]. `slope` is the matrix J with n_r rows of n_x
+ * elements. */
 void weft_least_squares_step (const struct weft_least_squares *problem, const double *x,
                               const double *r, const double *slope, double *next);
 
-/* Standard errors of the unknowns, from the curvature of the linear model at x and the scatter of
- * the residuals, without the prior. An unknown that no residual depends on has an infinite
- * error. */
+/* Computes the standard errors of the unknowns from the curvature of the linear model at x and the
+ * scatter of the residuals, without the prior. An unknown that no residual depends on has an
+ * infinite error. */
 void weft_least_squares_errors (const struct weft_least_squares *problem, const double *r,
                                 const double *slope, double *standard_error);

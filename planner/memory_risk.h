@@ -1,11 +1,12 @@
-/* memory_risk.h - strategies that fit by prediction, but may not fit in reality. */
+/* memory_risk.h - strategies whose predicted memory fits the GPU, but whose real memory may not. */
 #pragma once
 #include "planner/bands.h"
 
-/* The fraction by which memory may exceed its prediction: the upper end of the band of the job, at
- * least 0. */
+/* The fraction by which a step may take more memory than predicted: the upper end of the memory
+ * band of the job, at least 0. */
 double weft_memory_error (weft_bands *bands, const struct weft_job *job);
 
-/* Whether a GPU would be too small if a step took that much more memory than predicted. The
- * head-room of the job (--memory-headroom) counts as room. */
+/* Whether a GPU's memory would be too small if the step took more memory than predicted by the
+ * fraction weft_memory_error(). `bytes`: predicted peak. The part of memory that --memory-headroom
+ * leaves free may be used for the difference. */
 gboolean weft_memory_is_risky (weft_bands *bands, const struct weft_job *job, double bytes);

@@ -20,10 +20,11 @@ const char *const weft_nccl_size_names[] = { WEFT_NCCL_SIZE_LIST (SIZE_NAME) NUL
 
 /* ------------------------------------------------------------------------ rules */
 
-/* The row that is being read. */
+/* The CSV row that is read. */
 struct reading {
   weft_conf *conf;
-  GHashTable *topologies;     /* name -> struct weft_cluster, for rows that share a topology */
+  /* maps a name to its struct weft_cluster, because many rows have the same topology */
+  GHashTable *topologies;
   char *cell[WEFT_N_NCCL_COLUMN];
   struct weft_nccl_row *row;
 };
@@ -189,7 +190,8 @@ name_fabric (const struct weft_nccl_row *row)
                           row->nodes > 1 ? ", network" : "");
 }
 
-/* Returns why a row whose rules have been applied cannot be predicted; NULL: it can. */
+/* Returns the reason why the measurement in a row cannot be predicted, as text that the caller
+ * frees; NULL if it can be predicted. The rules for the row must have been applied. */
 static char *
 refusal (const struct reading *r, struct weft_nccl_row *row)
 {

@@ -70,7 +70,7 @@ G_DEFINE_AUTOPTR_CLEANUP_FUNC (weft_nccl, weft_nccl_free)
 typedef void (*weft_nccl_change) (void *user, struct weft_cluster *cluster,
                                   union weft_stack *stack);
 
-/* Predicts all rows. `change` may be NULL. */
+/* Predicts all rows of the table. `change` may be NULL. */
 void weft_nccl_predict (weft_nccl *nccl, weft_nccl_change change, void *user);
 
 /* Writes to error[n_row] the errors of all measured collectives that are part of totals, with

@@ -15,17 +15,19 @@ struct searcher {
   const struct weft_job *job;
   struct weft_candidate *all;
   uint32_t n;
-  GSequence *open; /* candidates that may still win, in the order of comes_before() */
+  GSequence *open; /* candidates that may still be among the best, in the order of comes_before() */
   weft_segment_cache *segments;
-  double best_clock;   /* lowest clock time of candidates that fit */
-  double nearest_miss; /* lowest clock time of candidates that do not fit */
-  double last_clock;   /* highest clock time of the finalists, once all finalists are known */
-  double best_simulated; /* lowest simulated time */
-  uint32_t n_steps;    /* calls of attempt() */
+  double best_clock;   /* lowest clock time among the candidates that fit in memory */
+  double nearest_miss; /* lowest clock time among the candidates that do not fit in memory */
+  double last_clock;   /* highest clock time of the finalists; set once all finalists are known */
+  double best_simulated; /* lowest simulated time of all candidates */
+  uint32_t n_steps;    /* number of calls of attempt() */
   struct weft_search_plans plans;
   gboolean stopped;
-  GError *refused;     /* error of the first candidate whose step cannot be captured as a graph */
-  GError *fault;       /* error of the first candidate with WEFT_FATE_FAULT */
+  /* error of the first candidate whose step cannot be captured as a CUDA graph */
+  GError *refused;
+  /* error of the first candidate that an internal check rejected (WEFT_FATE_FAULT) */
+  GError *fault;
 };
 
 static void
@@ -43,7 +45,7 @@ progress (const struct searcher *s, const char *phase, uint32_t done, uint32_t o
     s->options->progress (s->options->user, &now);
 }
 
-/* Whether the user wants the search to end now. */
+/* Whether the user has asked to end the search now. */
 static gboolean
 stops (struct searcher *s)
 {
@@ -53,9 +55,10 @@ stops (struct searcher *s)
 
 struct sample {
   double seconds;
-  double bytes, least; /* memory of the role that needs most: planned bytes, and bytes without
-                        * padding */
-  gboolean refused;    /* the step cannot be captured as a graph; the other fields are 0 */
+  /* bytes of the role that needs most: the planned bytes, and the bytes without padding */
+  double bytes, least;
+  /* the step cannot be captured as a CUDA graph; the other fields are then 0 */
+  gboolean refused;
 };
 
 static weft_plan *
@@ -116,8 +119,8 @@ measure (struct searcher *s, const struct weft_job *job, enum weft_plan_depth de
   return TRUE;
 }
 
-/* Computes the clock time. An extrapolated time may be slightly below the lower bound; then the
- * lower bound is the clock time. */
+/* Computes the clock time of a candidate. An extrapolated clock time may be slightly below the
+ * candidate's lower bound, and is then replaced by the bound. */
 static gboolean
 rank (struct searcher *s, struct weft_candidate *c, GError **error)
 {
@@ -139,7 +142,7 @@ rank (struct searcher *s, struct weft_candidate *c, GError **error)
   return TRUE;
 }
 
-/* One step of work on a candidate. A failed internal check (WEFT_ERROR_BUG) drops only this
+/* Does one step of work on a candidate. A failed internal check (WEFT_ERROR_BUG) rejects only this
  * candidate; the search continues. */
 typedef gboolean (*candidate_step) (struct searcher *s, struct weft_candidate *c, GError **error);
 
@@ -163,7 +166,8 @@ attempt (struct searcher *s, struct weft_candidate *c, candidate_step step, GErr
   return TRUE;
 }
 
-/* Checks the rules and computes the bound by FLOPs, without building a program. */
+/* Checks the rules of a candidate's job and computes the bound by FLOPs, without building a
+ * program. */
 static void
 begin (struct searcher *s, struct weft_candidate *c)
 {
@@ -202,8 +206,8 @@ look_at_passes (struct searcher *s, const struct weft_job *job, struct weft_cand
     c->fate = WEFT_FATE_MEMORY;
 }
 
-/* Computes the bound by the clock time of a program without buffer addresses. This time is a lower
- * bound, because buffers that share an address only make ops wait. */
+/* Computes the clock time of a program without buffer addresses as a bound. This time is a lower
+ * bound of the clock time, because buffers that share an address can only make ops wait. */
 static gboolean
 look_at_program (struct searcher *s, const struct weft_job *job, struct weft_candidate *c,
                  GError **error)
@@ -275,7 +279,7 @@ simulate_plan (const weft_plan *plan, gboolean graph, GError **error)
   if (!t)
     return NULL;
   weft_report *report = weft_report_new (plan, t);
-  report->timeline = NULL; /* freed on return */
+  report->timeline = NULL; /* the caller frees the timeline */
   return report;
 }
 
@@ -287,8 +291,8 @@ simulate_job (struct searcher *s, const struct weft_job *job, GError **error)
   return plan ? simulate_plan (plan, s->options->graph, error) : NULL;
 }
 
-/* Simulates a plan that fits, and frees its programs: those of one finalist may take a gigabyte. A
- * long step is extrapolated from two short steps. */
+/* Simulates a plan that fits, and frees its programs, because the programs of one finalist may take
+ * a gigabyte. A long step is extrapolated from two short steps. */
 static weft_report *
 simulate_step (struct searcher *s, weft_plan *plan, GError **error)
 {
@@ -311,8 +315,8 @@ simulate_step (struct searcher *s, weft_plan *plan, GError **error)
   return report;
 }
 
-/* Builds the full plan and simulates it. The exact memory may not fit even if the extrapolated
- * memory did. */
+/* Builds the full plan of a candidate and simulates it. The candidate may turn out not to fit,
+ * although its extrapolated memory fitted. */
 static gboolean
 simulate (struct searcher *s, struct weft_candidate *c, GError **error)
 {
@@ -336,7 +340,7 @@ simulate (struct searcher *s, struct weft_candidate *c, GError **error)
   return TRUE;
 }
 
-/* The best known lower bound of the step time, in seconds. */
+/* The best known lower bound of a candidate's step time, in seconds. */
 static double
 least (const struct weft_candidate *c)
 {
@@ -367,7 +371,7 @@ put (GSequence *open, struct weft_candidate *c)
   g_sequence_insert_sorted (open, c, comes_before, NULL);
 }
 
-/* Removes and returns the first candidate of a sequence; NULL if the sequence is empty. */
+/* Removes the first candidate of a sequence and returns it; NULL if the sequence is empty. */
 static struct weft_candidate *
 take (GSequence *open)
 {
@@ -413,8 +417,8 @@ may_be_a_miss (const struct searcher *s, const struct weft_candidate *c)
          !is_far_behind (s, c);
 }
 
-/* Moves the candidates that were set aside as far behind back to s->open, because the best
- * simulated time may exceed their bounds. */
+/* Moves all candidates of `aside`, which were not refined because they were far behind the best,
+ * back to s->open. They may be needed, because the best simulated time may exceed their bounds. */
 static void
 reopen (struct searcher *s, GSequence *aside)
 {
@@ -425,8 +429,8 @@ reopen (struct searcher *s, GSequence *aside)
   g_sequence_free (aside);
 }
 
-/* Simulates the candidates with the lowest clock times, in ascending order. A clock time below the
- * bounds of all other candidates is the minimum. */
+/* Simulates the candidates with the lowest clock times, in ascending order. A clock time that is
+ * below the bounds of all other candidates is the lowest clock time of all. */
 static gboolean
 simulate_best (struct searcher *s, GError **error)
 {
@@ -451,8 +455,9 @@ simulate_best (struct searcher *s, GError **error)
   return ok;
 }
 
-/* Refines the candidates whose bounds are below the best simulated time, lowest bound first, until
- * the lowest is a clock time. The gap is then the same as if all candidates had clock times. */
+/* Refines the candidates whose bounds are below the best simulated time, the candidate with the
+ * lowest bound first. Stops when the lowest bound is a clock time. The gap is then the same as if
+ * all candidates had clock times. */
 static gboolean
 find_gap (struct searcher *s, double *gap, GError **error)
 {
@@ -474,7 +479,7 @@ find_gap (struct searcher *s, double *gap, GError **error)
   return TRUE;
 }
 
-/* Computes the clock times of the fastest candidates that do not fit. */
+/* Computes the clock times of the fastest candidates that do not fit in memory. */
 static gboolean
 find_miss (struct searcher *s, GError **error)
 {
@@ -493,8 +498,8 @@ find_miss (struct searcher *s, GError **error)
   return ok;
 }
 
-/* The fastest candidate that does not fit; NULL if there is none or it is slower than the
- * finalists. The candidates of `search` are sorted. */
+/* The fastest candidate that does not fit in memory; NULL if there is none, or if it is slower than
+ * all finalists. The candidates of `search` are sorted. */
 static const struct weft_candidate *
 miss_of (const struct searcher *s, const weft_search *search)
 {
@@ -508,8 +513,9 @@ miss_of (const struct searcher *s, const weft_search *search)
 
 /* ------------------------------------------------------------------ where nothing fits */
 
-/* Limits of the number of candidates whose memory is measured, because measuring builds their
- * programs: in find_closest() and, for each cluster size, in anything_fits(). */
+/* Largest numbers of candidates whose memory is measured, in find_closest() and, for each cluster
+ * size, in anything_fits(). They are limited because measuring memory builds the candidate's
+ * programs. */
 enum { MOST_CLOSEST = 12, MOST_TRIES = 4 };
 
 static int
@@ -521,7 +527,7 @@ compare_bytes (const void *a, const void *b)
   return (x->bytes > y->bytes) - (x->bytes < y->bytes);
 }
 
-/* The candidates of one fate, sorted by memory in ascending order. The caller frees the array. */
+/* The candidates with one fate, sorted by memory in ascending order. The caller frees the array. */
 static GPtrArray *
 by_bytes (const struct searcher *s, enum weft_fate fate)
 {
@@ -534,8 +540,8 @@ by_bytes (const struct searcher *s, enum weft_fate fate)
   return list;
 }
 
-/* Replaces the lower bound of a candidate's memory by its measured memory, and sets its clock
- * time. */
+/* Replaces the lower bound of a candidate's memory by its measured memory, and sets the candidate's
+ * clock time. */
 static gboolean
 weigh (struct searcher *s, struct weft_candidate *c, GError **error)
 {
@@ -550,8 +556,8 @@ weigh (struct searcher *s, struct weft_candidate *c, GError **error)
   return TRUE;
 }
 
-/* Measures the memory of the candidates with the lowest bounds on memory. Stops at a candidate
- * whose bound is not below the least memory measured so far. */
+/* Measures the memory of the candidates with the lowest bounds on memory. Stops when no other
+ * candidate's bound is below the least memory measured so far. */
 static gboolean
 find_closest (struct searcher *s, GError **error)
 {
@@ -571,7 +577,7 @@ find_closest (struct searcher *s, GError **error)
   return TRUE;
 }
 
-/* Sets *fits to whether one of the strategies with the lowest bounds on memory fits. */
+/* Sets *fits to TRUE if one of the strategies with the lowest bounds on memory fits. */
 static gboolean
 anything_fits (struct searcher *s, gboolean *fits, GError **error)
 {
@@ -605,7 +611,7 @@ candidates (const struct weft_job *job, uint32_t *n)
   return all;
 }
 
-/* The state of a search that has found nothing yet; the caller frees `all` and `segments`. */
+/* Makes the state of a search that has found nothing yet. The caller frees `all` and `segments`. */
 static struct searcher
 searcher_of (const struct weft_job *job, const struct weft_search_options *options)
 {
@@ -621,16 +627,13 @@ searcher_of (const struct weft_job *job, const struct weft_search_options *optio
   return s;
 }
 
-static gboolean
-fits_on (struct searcher *outer, uint32_t gpus, gboolean *fits, GError **error)
+gboolean
+weft_search_fits (const struct weft_job *job, const struct weft_search_options *options,
+                  gboolean *fits, GError **error)
 {
-  struct weft_job job = *outer->job;
-
-  if (!weft_cluster_resize (&job.cluster, gpus, 0, error))
-    return FALSE;
-  struct searcher s = searcher_of (&job, outer->options);
+  struct searcher s = searcher_of (job, options);
   gboolean ok = anything_fits (&s, fits, error);
-  outer->stopped = s.stopped;
+
   weft_segment_cache_free (s.segments);
   g_free (s.all);
   g_clear_error (&s.refused);
@@ -638,8 +641,17 @@ fits_on (struct searcher *outer, uint32_t gpus, gboolean *fits, GError **error)
   return ok;
 }
 
-/* Doubles the number of GPUs until a strategy fits, then tries three sizes between the last size
- * that does not fit and this size. */
+static gboolean
+fits_on (struct searcher *outer, uint32_t gpus, gboolean *fits, GError **error)
+{
+  struct weft_job job = *outer->job;
+
+  return weft_cluster_resize (&job.cluster, gpus, 0, error) &&
+         weft_search_fits (&job, outer->options, fits, error);
+}
+
+/* Doubles the number of GPUs until a strategy fits. Then tries three sizes between the last size on
+ * which no strategy fits and this size. */
 static gboolean
 find_enough (struct searcher *s, uint32_t *enough, GError **error)
 {

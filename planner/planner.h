@@ -30,79 +30,107 @@
 #include "planner/space.h"
 
 enum weft_fate {
-  WEFT_FATE_FAULT,     /* an internal check failed (core/base/invariant.h), which is a bug */
+  /* an internal check (core/base/invariant.h) rejected the candidate, which is a bug of Weft */
+  WEFT_FATE_FAULT,
   WEFT_FATE_RULE,      /* breaks a rule */
-  WEFT_FATE_MEMORY,    /* does not fit in memory */
-  WEFT_FATE_PRUNED,    /* ruled out by its lower bound */
-  WEFT_FATE_RANKED,    /* has a clock time */
-  WEFT_FATE_SIMULATED, /* has a clock time and a simulated time */
+  WEFT_FATE_MEMORY,    /* the candidate does not fit in memory */
+  WEFT_FATE_PRUNED,    /* a lower bound ruled out the candidate */
+  WEFT_FATE_RANKED,    /* the candidate was ranked by its clock time */
+  WEFT_FATE_SIMULATED, /* the candidate has a clock time and a simulated time */
 };
 
 struct weft_candidate {
-  struct weft_choice choice; /* weft_space_job() makes its job */
+  /* values of the axes; weft_space_job() makes the candidate's job from them */
+  struct weft_choice choice;
   enum weft_fate fate;
-  uint64_t bytes; /* memory of the role that needs most, including reserved bytes: exact if
-                     simulated, a lower bound if the candidate cannot fit */
-  double flops, bound, clock; /* seconds: lower bound by FLOPs, best lower bound so far, clock time;
-                                 0 if not computed */
-  enum { WEFT_FLOPS, WEFT_PASSES, WEFT_SCHEDULE, WEFT_PROGRAM } known; /* the source of `bound` */
-  double seconds;      /* simulated step time */
-  gboolean weighed;    /* no candidate fits, and `bytes` of this candidate was measured */
-  weft_plan *plan;     /* plan of a simulated candidate, without its programs
-                        * (weft_plan_drop_programs()); NULL for others */
-  weft_report *report; /* report of a simulated candidate, without timeline; NULL for others */
+  /* bytes of memory, including reserved bytes, of the role that needs most: exact if the candidate
+   * was simulated, a lower bound if it cannot fit */
+  uint64_t bytes;
+  /* seconds: lower bound by FLOPs, best lower bound so far, and clock time; 0 if not computed */
+  double flops, bound, clock;
+  enum { WEFT_FLOPS, WEFT_PASSES, WEFT_SCHEDULE, WEFT_PROGRAM } known; /* which bound `bound` is */
+  double seconds;      /* simulated step time, seconds */
+  /* TRUE: no candidate fits in memory, and the `bytes` of this candidate were measured on its
+   * plan */
+  gboolean weighed;
+  /* plan of a simulated candidate, without its programs (weft_plan_drop_programs()); NULL for other
+   * candidates */
+  weft_plan *plan;
+  /* report of a simulated candidate, without timeline; NULL for other candidates */
+  weft_report *report;
 };
 
-/* Plans that a search has built. */
+/* Number of plans that a search has built. */
 struct weft_search_plans {
-  uint32_t by_depth[WEFT_PLAN_PROVED + 1]; /* priced: bounds; placed: clock times; proved:
-                                              simulations */
+  /* number of plans by depth: priced for bounds, placed for clock times, proved for simulations */
+  uint32_t by_depth[WEFT_PLAN_PROVED + 1];
   uint32_t of_layers; /* plans of one microbatch, on which layers were measured (segments.h) */
 };
 
 typedef struct weft_search {
   uint32_t n; /* number of candidates in the search space */
-  struct weft_candidate *candidate; /* best first: simulated ones by simulated time, then
-                                       ranked ones by clock time, then the rest */
+  /* candidates, best first: simulated candidates by simulated time, then ranked candidates by clock
+   * time, then the others */
+  struct weft_candidate *candidate;
   uint32_t by_fate[WEFT_FATE_SIMULATED + 1];
-  const struct weft_candidate *miss; /* the fastest candidate that does not fit and would be
-                                        simulated if it fitted; NULL: none, or near_miss FALSE */
+  /* the fastest candidate that does not fit, but would be simulated if it fitted; NULL if there is
+   * none or near_miss is FALSE */
+  const struct weft_candidate *miss;
   const struct weft_candidate *closest; /* if near_miss is TRUE and no candidate fits: the candidate
                                            with the least measured memory; otherwise NULL */
-  uint32_t enough_gpus; /* if near_miss is TRUE and no candidate fits: GPUs of the smallest cluster
-                           that was tried and on which a strategy fits; 0: none found */
-  gboolean stopped; /* whether weft_search_options.stop ended the search: candidates may be missing,
-                     * and `gap` is 1 */
+  /* if near_miss is TRUE and no candidate fits: number of GPUs of the smallest cluster that was
+   * tried and on which a strategy fits; 0: no such cluster was found */
+  uint32_t enough_gpus;
+  /* TRUE: weft_search_options.stop ended the search, so that candidates may be missing, and `gap`
+   * is 1 */
+  gboolean stopped;
   double gap, wall_seconds;
   struct weft_search_plans plans;
-  GError *fault; /* error of the first candidate with WEFT_FATE_FAULT, owned; NULL: none */
+  /* error of the first candidate that an internal check rejected (WEFT_FATE_FAULT), owned; NULL:
+   * none */
+  GError *fault;
 } weft_search;
 
-/* The state of a running search. */
+/* What a search reports while it runs. */
 struct weft_search_progress {
   const char *phase;
-  uint32_t done, of;    /* units of the phase; `of` is 0 if their number is not known */
-  uint32_t steps;       /* bounds, clock times and simulations computed so far */
-  double best;          /* best simulated step time; before the first simulation, best clock time;
-                         * INFINITY: none yet */
+  /* number of work units done in this phase and their total; `of` is 0 if the total is not known */
+  uint32_t done, of;
+  uint32_t steps;       /* number of bounds, clock times and simulations computed so far */
+  /* best simulated step time; before the first simulation, the best clock time; INFINITY: none
+   * yet */
+  double best;
 };
 
+/* Fraction of the GPU memory that a strategy leaves free by default, for fragmentation and for
+ * libraries whose memory is not part of a plan. */
+#define WEFT_SEARCH_HEADROOM 0.05
+
 struct weft_search_options {
-  uint32_t finalists; /* number of candidates to simulate; 0: 10 */
-  gboolean graph; /* predict steps that run as one captured graph; a candidate whose step cannot be
-                     captured breaks a rule */
-  gboolean near_miss;  /* also find `miss`, `closest` and `enough_gpus` */
-  gboolean exhaustive; /* compute all clock times before other bounds: the same result in far more
-                          time, for tests */
-  void (*progress) (void *user, const struct weft_search_progress *now); /* may be NULL */
-  gboolean (*stop) (void *user); /* returns TRUE to end the search with the candidates found so far;
-                                  * may be NULL */
+  uint32_t finalists; /* number of candidates to simulate; 0 means 10 */
+  /* predict steps that are captured and launched as one CUDA graph; a candidate whose step cannot
+   * be captured breaks a rule */
+  gboolean graph;
+  gboolean near_miss;  /* also set `miss`, `closest` and `enough_gpus` in the result */
+  /* compute all clock times before other bounds; the result is the same, but takes far more time.
+   * For tests */
+  gboolean exhaustive;
+  /* function that reports progress; may be NULL */
+  void (*progress) (void *user, const struct weft_search_progress *now);
+  /* asked during the search: TRUE ends the search with the candidates found so far; may be NULL */
+  gboolean (*stop) (void *user);
   void *user;
 };
 
-/* Searches the space around `job`. The settings in its knob_set and train_set are fixed. The
- * search is always returned; if no candidate fits, *error is WEFT_ERROR_INFEASIBLE. */
+/* Searches the strategies around `job`. Settings that are marked in its knob_set and train_set keep
+ * their values. The search is always returned. If no candidate fits, *error is
+ * WEFT_ERROR_INFEASIBLE. */
 weft_search *weft_search_run (const struct weft_job *job, const struct weft_search_options *options,
                               GError **error);
+
+/* Sets *fits to TRUE if one of the strategies with the lowest bounds on memory fits. This takes a
+ * small fraction of the time of a search. */
+gboolean weft_search_fits (const struct weft_job *job, const struct weft_search_options *options,
+                           gboolean *fits, GError **error);
 void weft_search_free (weft_search *search);
 G_DEFINE_AUTOPTR_CLEANUP_FUNC (weft_search, weft_search_free)

@@ -63,8 +63,8 @@ find_columns (weft_published *table, GError **error)
          weft_bad_input (error, "%s: found no rows, wanted at least one", csv->name);
 }
 
-/* Whether a cell is a plain number: weft_field_parse() also accepts words and units, but tables may
- * not contain them. */
+/* Whether a cell is a plain number. Needed because weft_field_parse() also accepts words and units,
+ * which tables may not contain. */
 static gboolean
 is_plain (const char *cell)
 {
@@ -114,7 +114,7 @@ check (weft_published *table, GError **error)
   return TRUE;
 }
 
-/* Makes a table from the rows of `csv` and checks it. Takes ownership of `csv`, which may be
+/* Makes a table from the rows of `csv` and checks it. Takes ownership of `csv`; NULL returns
  * NULL. */
 static weft_published *
 take (weft_csv *csv, GError **error)

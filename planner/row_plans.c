@@ -2,7 +2,7 @@
 #include "core/plan/allocator.h"
 #include <math.h>
 
-/* Only software with an arena needs offsets, which are the most expensive part of a plan. */
+/* Only software with an arena needs buffer offsets, which are the most expensive part of a plan. */
 static enum weft_plan_depth
 depth_of (const struct weft_job *job)
 {

@@ -1,5 +1,5 @@
-/* row_plans.h - predicts one row of published measurements: the plans of its short steps
- * (shorten.h), run by an executor. */
+/* row_plans.h - predicts one row of a table of published measurements. Plans are made for the short
+ * steps of its job (shorten.h), and an executor runs them. */
 #pragma once
 #include "core/exec/exec.h"
 #include "planner/assumptions.h"
@@ -8,21 +8,22 @@
 typedef struct weft_row_plans {
   weft_row_job *job; /* owned */
   struct weft_shortened shortened;
-  weft_plan *plan[2]; /* plans of shortened.job[] */
+  weft_plan *plan[2]; /* the plans of shortened.job[] */
 } weft_row_plans;
 
-/* Makes the plans of a row's job; takes `job`. Buffers have offsets only if the software has an
- * arena; the plans are not proved. NULL with an error if the plans cannot be made. */
+/* Makes the plans of a row's job, and takes ownership of `job`. Buffers have offsets only if the
+ * software has an arena; the plans are not proved. NULL with an error if the plans cannot be
+ * made. */
 weft_row_plans *weft_row_plans_new (weft_row_job *job, GError **error);
 void weft_row_plans_free (weft_row_plans *row);
 G_DEFINE_AUTOPTR_CLEANUP_FUNC (weft_row_plans, weft_row_plans_free)
 
-/* Prices the ops of all plans again, for other numbers in the topology and the stack. The numbers
- * must not be ones that change programs. */
+/* Prices the ops of all plans of a row again, with other numbers in the topology and the stack. The
+ * changed numbers must not be numbers that change programs. */
 void weft_row_plans_price (weft_row_plans *row, const union weft_cluster_fields *cluster,
                            const union weft_stack *stack);
 
-/* Predicts the seconds of the step. NaN with an error if the executor fails. */
+/* Predicts the seconds of a row's step. NaN with an error if the executor fails. */
 double weft_row_plans_seconds (const weft_row_plans *row, const struct weft_exec_ops *executor,
                                GError **error);
 

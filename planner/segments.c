@@ -236,19 +236,19 @@ measure_kept (const weft_program *p, struct weft_segments *known)
 
 /* Whether the software has the bytes of a buffer in use as long as the program does. */
 static gboolean
-is_held (const union weft_stack *stack, const weft_program *p, const struct weft_buf *b)
+is_held (const struct weft_job *job, const weft_program *p, const struct weft_buf *b)
 {
-  return !stack->live_memory || weft_allocator_holds (stack, p, b);
+  return !job->stack.live_memory || weft_allocator_holds (job, p, b);
 }
 
 static double
-optimizer_bytes (const union weft_stack *stack, const weft_program *p)
+optimizer_bytes (const struct weft_job *job, const weft_program *p)
 {
   double bytes = 0, elements = 0;
 
   for (uint32_t i = 0; i < p->n_buf; i++)
     if (p->buf[i].base == WEFT_NO_BUF && p->buf[i].kind == WEFT_BUF_OPTIMIZER &&
-        p->buf[i].pool != WEFT_POOL_HOST && is_held (stack, p, &p->buf[i]))
+        p->buf[i].pool != WEFT_POOL_HOST && is_held (job, p, &p->buf[i]))
       bytes += (double) p->buf[i].bytes;
   for (uint32_t i = 0; i < p->n_param; i++)
     elements += (double) (p->param[i].rows * p->param[i].columns);
@@ -256,20 +256,19 @@ optimizer_bytes (const union weft_stack *stack, const weft_program *p)
 }
 
 static double
-bytes_of (const union weft_stack *stack, const weft_program *p, uint32_t buf)
+bytes_of (const struct weft_job *job, const weft_program *p, uint32_t buf)
 {
   const struct weft_buf *owner = buf == WEFT_NO_BUF ? NULL : &p->buf[weft_buf_owner (p, buf)];
 
-  return !owner || owner->pool == WEFT_POOL_HOST || !is_held (stack, p, owner)
+  return !owner || owner->pool == WEFT_POOL_HOST || !is_held (job, p, owner)
              ? 0
              : (double) p->buf[buf].bytes;
 }
 
 static void
-measure_state (const union weft_stack *stack, const weft_program *p,
-               struct weft_segments *known)
+measure_state (const struct weft_job *job, const weft_program *p, struct weft_segments *known)
 {
-  double optimizer = optimizer_bytes (stack, p);
+  double optimizer = optimizer_bytes (job, p);
   gboolean layers_seen = FALSE;
 
   for (uint32_t i = 0; i < p->n_param; i++) {
@@ -278,8 +277,8 @@ measure_state (const union weft_stack *stack, const weft_program *p,
     uint32_t at = segment_of (known, param->layer, layers_seen);
     double *state =
         known->segment[at].state[param->block > 0 ? WEFT_FAMILY_EXPERT : WEFT_FAMILY_DENSE];
-    state[WEFT_STATE_WEIGHTS] += bytes_of (stack, p, param->weight);
-    state[WEFT_STATE_GRADIENTS] += bytes_of (stack, p, param->grad);
+    state[WEFT_STATE_WEIGHTS] += bytes_of (job, p, param->weight);
+    state[WEFT_STATE_GRADIENTS] += bytes_of (job, p, param->grad);
     state[WEFT_STATE_OPTIMIZER] += optimizer * (double) (param->rows * param->columns);
   }
 }
@@ -359,19 +358,32 @@ shortest_model (const union weft_model *m, int64_t *twin)
   return m->num_layers;
 }
 
+/* Sets the seconds of conversions of weights to 0 if the software converts weights once in a step:
+ * the other microbatches are quicker than the measured one. */
+static void
+drop_conversions (const weft_plan *plan)
+{
+  struct weft_cost cost = weft_plan_cost (plan);
+
+  for (uint32_t op = 0; op < plan->role[0]->n_op; op++)
+    if (weft_cost_converts_kept (&cost, plan->role[0], op))
+      plan->seconds[0][op] = 0;
+}
+
 static void
 measure_plan (const struct weft_job *job, struct weft_segments *known)
 {
   const weft_program *p = known->plan->role[0];
   known->n = (uint32_t) job->model.num_layers + 2;
   known->segment = g_new0 (struct weft_segment, known->n);
+  drop_conversions (known->plan);
   if (!measure_ways (p, known->plan->seconds[0], known)) {
     known->n = 0;
     return;
   }
   measure_kept (p, known);
   if (!weft_job_is_torch (job))
-    measure_state (&job->stack, p, known);
+    measure_state (job, p, known);
 }
 
 /* Copies the segments of a short model to the layers that they stand for. */

@@ -59,7 +59,7 @@ weft_placements *weft_segment_cache_placements (weft_segment_cache *cache);
 /* The number of plans that were built to measure segments. */
 uint32_t weft_segment_cache_plans (const weft_segment_cache *cache);
 
-/* The segments of a job that has passed its rules and recomputes all layers or none. The first call
- * for a key measures the segments. The cache owns the result. */
+/* The segments (times and bytes of each layer) of a job that satisfies the rules and recomputes all
+ * layers or none. The first call for a key measures the segments. The cache owns the result. */
 const struct weft_segments *weft_segment_cache_get (weft_segment_cache *cache,
                                                     const struct weft_job *job);

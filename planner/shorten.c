@@ -34,7 +34,8 @@ weft_shorten (const struct weft_job *job, struct weft_shortened *shortened)
   int64_t fill = group > 1 ? 2 * stages + 2 : stages + 2, all = weft_job_microbatches (job);
   int64_t first = (fill + group - 1) / group * group;
 
-  first += (all - first) % group; /* keep the remainder of the last group */
+  /* the last group has as many microbatches as that of the long step */
+  first += (all - first) % group;
   shortened->job[0] = weft_shorten_to (job, first);
   shortened->job[1] = weft_shorten_to (job, first + group);
   shortened->further = (double) (all - first - group) / group;
@@ -92,8 +93,8 @@ further_overlap (const struct weft_shortened *shortened, const struct weft_repor
   return sum;
 }
 
-/* Model FLOPs are proportional to tokens; executed FLOPs are extrapolated linearly, like
- * seconds. */
+/* Extrapolates the FLOPs of a report. Model FLOPs are proportional to the tokens. Executed FLOPs
+ * are extrapolated linearly, like seconds. */
 static struct weft_report_iteration
 further_iteration (const struct weft_shortened *shortened, const struct weft_job *job,
                    const struct weft_report_iteration *a, const struct weft_report_iteration *b)

@@ -1,29 +1,31 @@
-/* shorten.h - extrapolates a long step from two short ones.
+/* shorten.h - extrapolates a long step from two short steps.
  *
  * Once the pipeline is full, every further microbatch (every further group of microbatches, if
  * ranks have several chunks) adds the same time to a step. The line through the times of two short
  * steps therefore gives the time of a long step. Memory grows in the same way if the schedule
- * begins with all forward passes; otherwise it is constant. */
+ * begins with all forward passes; otherwise memory is constant. */
 #pragma once
 #include "core/report/report.h"
 
 struct weft_shortened {
-  uint32_t n;             /* number of jobs: 1 (the job itself) or 2 */
-  struct weft_job job[2]; /* the shorter job first */
-  double further;         /* groups of microbatches by which the step exceeds job[1] */
+  uint32_t n;             /* number of short steps: 1 (the job itself) or 2 */
+  struct weft_job job[2]; /* the shorter job and the longer job */
+  /* number of groups of microbatches by which the step is longer than the step of job[1] */
+  double further;
 };
 
-/* The job with another number of microbatches of the same size. The result may break a rule. */
+/* Makes the job with another number of microbatches of the same size. The result may break a
+ * rule. */
 struct weft_job weft_shorten_to (const struct weft_job *job, int64_t microbatches);
 
-/* Chooses the short steps of a job. */
+/* Chooses the short steps from which a job's step is extrapolated. */
 void weft_shorten (const struct weft_job *job, struct weft_shortened *shortened);
 
-/* Seconds and bytes of the long step, from the values of the short steps. */
+/* The seconds and bytes of the long step, by extrapolation from the values of the short steps. */
 double weft_shortened_seconds (const struct weft_shortened *shortened, const double seconds[2]);
 double weft_shortened_bytes (const struct weft_shortened *shortened, const double bytes[2]);
 
-/* Sets seconds, rates and shares in the report of the long step, from the reports of the short
- * steps. The memory in the report is not changed. */
+/* Sets seconds, rates and fractions in the report of the long step, by extrapolation from the
+ * reports of the short steps. The memory in the report is not changed. */
 void weft_shortened_report (const struct weft_shortened *shortened, const struct weft_job *job,
                             weft_report *const of[2], weft_report *report);

@@ -1,5 +1,5 @@
-/* The values of each axis that are worth trying. An axis is one row of axes.def; an axis that the
- * user set has only that value. */
+/* The values of each axis that are worth trying. An axis is one row of axes.def. If the user set
+ * the axis, the only value is the user's. */
 #include "planner/space.h"
 #include "core/base/invariant.h"
 #include "core/cluster/fabric.h"
@@ -19,7 +19,8 @@ enum { MOST_CHUNKS = 8 };
 struct axis {
   enum { KNOB, TRAIN } table;
   unsigned field;
-  /* Writes values to out[] and returns their number; earlier axes are set in `job`. */
+  /* A function that lists the values of an axis. It writes the values to out[] and returns their
+   * number. `job` has the values of the earlier axes. */
   uint32_t (*values) (const struct weft_job *job, int64_t out[MOST_VALUES]);
 };
 
@@ -54,8 +55,8 @@ has_replicas_alone (const struct weft_job *job)
   return job->strategy.distributed_config == WEFT_TORCH_DDP;
 }
 
-/* Number of GPUs divided by the tensor, context and pipeline parallel sizes. A size that the search
- * has not chosen yet is 1 or the user's value. */
+/* Number of GPUs divided by the tensor-, context- and pipeline-parallel sizes. A size that the
+ * search has not chosen yet counts as 1, or as the user's value. */
 static int64_t
 ranks_left (const struct weft_job *job)
 {
@@ -64,7 +65,7 @@ ranks_left (const struct weft_job *job)
                                 s->pipeline_model_parallel_size);
 }
 
-/* Sizes of tensor parallel groups that stay within the GPUs that the fastest links connect. */
+/* The sizes of tensor-parallel groups whose GPUs are all connected by the fastest kind of link. */
 static uint32_t
 tensor_ranks (const struct weft_job *job, int64_t out[MOST_VALUES])
 {
@@ -99,7 +100,7 @@ context_ranks (const struct weft_job *job, int64_t out[MOST_VALUES])
   return has_replicas_alone (job) ? only (1, out) : n;
 }
 
-/* Whether the user set the assignment of layers to stages. */
+/* Whether the user set any knob that assigns layers to stages. */
 static gboolean
 deals_layers (const struct weft_job *job)
 {
@@ -122,14 +123,15 @@ stages (const struct weft_job *job, int64_t out[MOST_VALUES])
   return n > 0 ? n : only (1, out);
 }
 
-/* Number of ranks that share one stage. */
+/* Number of ranks that share one pipeline stage. */
 static int64_t
 ranks_of_stage (const struct weft_job *job)
 {
   return job->cluster.n_gpus / job->strategy.pipeline_model_parallel_size;
 }
 
-/* Experts are small, so the search does not split them over tensor parallel ranks. */
+/* The only value is 1: experts are small, so the search does not split them over tensor-parallel
+ * ranks. */
 static uint32_t
 expert_tensor_ranks (const struct weft_job *job, int64_t out[MOST_VALUES])
 {
@@ -157,8 +159,8 @@ are_dealt_evenly (const struct weft_job *job)
   return job->model.num_layers % job->strategy.pipeline_model_parallel_size == 0;
 }
 
-/* Embedding and head each count as a layer if all stages then have the same number of layers: Llama
- * 3.1 405B then has 128 layers. */
+/* Whether embedding and head should each count as a layer. They should if all stages then have the
+ * same number of layers, as with Llama 3.1 405B, which then counts 128 layers. */
 static uint32_t
 if_ends_count (const struct weft_job *job, int64_t out[MOST_VALUES])
 {
@@ -168,10 +170,11 @@ if_ends_count (const struct weft_job *job, int64_t out[MOST_VALUES])
   return only (!deals_layers (job) && !are_dealt_evenly (job) && even, out);
 }
 
-/* Layers of the first and the last stage if the layers cannot be divided evenly; WEFT_NONE: as many
- * as a stage between them. The last stage, which computes the head, has fewer layers than the
- * others. If too few layers remain for the last stage, the first stage, which computes the
- * embedding, also has fewer layers: 27 layers on 8 stages are 2, six times 4, 1. */
+/* Values for the layers of the first and of the last stage if the layers cannot be divided evenly.
+ * WEFT_NONE: as many layers as the stages between them. The last stage, which computes the head,
+ * has fewer layers than the other stages. If too few layers would remain for the last stage, the
+ * first stage, which computes the embedding, also has fewer layers: 27 layers on 8 stages are 2,
+ * six times 4, 1. */
 struct ends {
   int64_t first, last;
 };
@@ -250,15 +253,15 @@ unless_chunks (const struct weft_job *job, int64_t out[MOST_VALUES])
 
 /* ------------------------------------------------------------------------- the step */
 
-/* Number of replicas; 1 if there are too few GPUs, which a rule reports. */
+/* Number of data-parallel replicas; 1 if there are too few GPUs, which a rule will report. */
 static int64_t
 replicas (const struct weft_job *job)
 {
   return MAX (1, ranks_left (job));
 }
 
-/* Whether the microbatches form whole groups. Interleaved schedules need whole groups; by default a
- * group has one microbatch for each pipeline rank. */
+/* Whether the microbatches can be divided into whole groups, as interleaved schedules require. By
+ * default a group has one microbatch for each pipeline rank. */
 static gboolean
 are_whole_groups (const struct weft_job *job, int64_t microbatches)
 {
@@ -285,8 +288,8 @@ replicated (const struct weft_job *job)
   return replicas (job) > 1;
 }
 
-/* Lists schedules with the trait `searched`. If there is a single stage, lists only the first of
- * them. If a rank has several chunks, lists only schedules that allow any number of chunks. */
+/* Lists the schedules with the trait `searched`. With a single stage, lists only the first of them.
+ * With several chunks per rank, lists only schedules that allow any number of chunks. */
 static uint32_t
 schedules (const struct weft_job *job, int64_t out[MOST_VALUES])
 {
@@ -316,7 +319,7 @@ recomputes (const struct weft_job *job, int64_t out[MOST_VALUES])
   return job->strategy.activation_checkpointing ? 1 : 2;
 }
 
-/* Full recompute applies to all layers (uniform) or to some layers of each chunk (block). */
+/* Full recompute of all layers (method uniform) or of some layers of each chunk (method block). */
 static uint32_t
 recompute_methods (const struct weft_job *job, int64_t out[MOST_VALUES])
 {
@@ -327,8 +330,8 @@ recompute_methods (const struct weft_job *job, int64_t out[MOST_VALUES])
   return job->knob_set[WEFT_KNOB_recompute_granularity] ? 1 : 2;
 }
 
-/* `uniform` recomputes each layer separately; `block` tries 1, 2 and 3 quarters of a chunk's
- * layers. */
+/* With `uniform`, each layer is recomputed separately. With `block`, the search tries to recompute
+ * 1, 2 and 3 quarters of a chunk's layers. */
 static uint32_t
 recomputed_layers (const struct weft_job *job, int64_t out[MOST_VALUES])
 {
@@ -353,7 +356,8 @@ if_replicated (const struct weft_job *job, int64_t out[MOST_VALUES])
   return replicated (job) ? both (out) : only (FALSE, out);
 }
 
-/* Whether to try Megatron-FSDP. A data-parallel wrapper that the user chose is not replaced. */
+/* Whether the search tries Megatron-FSDP. The search does not replace a data-parallel wrapper that
+ * the user chose. */
 static uint32_t
 fsdp_or_not (const struct weft_job *job, int64_t out[MOST_VALUES])
 {
@@ -368,8 +372,8 @@ fusion (const struct weft_job *job, int64_t out[MOST_VALUES])
   return only (!weft_job_is_torch (job), out);
 }
 
-/* Sharding levels of Megatron-FSDP. The levels no_shard and optim are left out, because they equal
- * the bucketed wrapper without and with the distributed optimizer. */
+/* Sharding levels of Megatron-FSDP. The search omits the levels no_shard and optim, because they
+ * are equal to the bucketed wrapper without and with the distributed optimizer. */
 static uint32_t
 levels (const struct weft_job *job, int64_t out[MOST_VALUES])
 {
@@ -380,7 +384,8 @@ levels (const struct weft_job *job, int64_t out[MOST_VALUES])
   return 2;
 }
 
-/* Only the bucketed wrapper needs this knob: Megatron-FSDP shards optimizer state by its level. */
+/* This knob exists for the bucketed wrapper. Megatron-FSDP shards optimizer state by its sharding
+ * level instead. */
 static uint32_t
 if_wrapped (const struct weft_job *job, int64_t out[MOST_VALUES])
 {
@@ -388,8 +393,8 @@ if_wrapped (const struct weft_job *job, int64_t out[MOST_VALUES])
                                                                     : if_replicated (job, out);
 }
 
-/* Megatron-FSDP always reduces sharded gradients during the backward pass, so its only value is
- * TRUE. */
+/* Megatron-FSDP always reduces sharded gradients during the backward pass, so TRUE is the only
+ * value that the search tries. */
 static uint32_t
 overlaps (const struct weft_job *job, int64_t out[MOST_VALUES])
 {
@@ -410,10 +415,11 @@ if_sharded_and_overlapped (const struct weft_job *job, int64_t out[MOST_VALUES])
   return possible ? both (out) : only (FALSE, out);
 }
 
-/* Reductions that each stage launches when its gradients are complete run one stage after the other
- * on the path of the last microbatch: every stage delays the next by its division of gradients and
- * by the bandwidth that its reduction takes from the transfer. Megatron-LM aligns them unless told
- * not to (training/arguments.py, --no-align-grad-reduce). */
+/* Without alignment, each stage launches its gradient reduction when its gradients are complete.
+ * These reductions then delay the last microbatch on one stage after the other: every stage divides
+ * its gradients first, and its reduction takes bandwidth from the transfer to the next stage.
+ * Megatron-LM aligns reductions, unless the user disables this (training/arguments.py,
+ * --no-align-grad-reduce). */
 static uint32_t
 if_reductions_align (const struct weft_job *job, int64_t out[MOST_VALUES])
 {
@@ -425,8 +431,9 @@ if_reductions_align (const struct weft_job *job, int64_t out[MOST_VALUES])
   return only (aligns ? WEFT_SYNC_ALIGNED : WEFT_NONE, out);
 }
 
-/* The gather of each chunk, launched when the first microbatch reaches it, stalls that microbatch
- * on every stage. Megatron-LM aligns gathers unless told not to (--no-align-param-gather). */
+/* When the first microbatch reaches a chunk, the gather of the chunk's weights stalls this
+ * microbatch on every stage. Megatron-LM therefore aligns gathers over stages, unless the user
+ * disables this (--no-align-param-gather). */
 static uint32_t
 if_gathers_align (const struct weft_job *job, int64_t out[MOST_VALUES])
 {
@@ -476,7 +483,7 @@ unpack (int32_t value)
   return value == WEFT_CHOICE_NONE ? WEFT_NONE : value;
 }
 
-/* Lists all choices of the axes from `depth` on; the values of earlier axes are set in `job`. A
+/* Lists all choices of the axes from number `depth` on. `job` has the values of the earlier axes. A
  * value outside the range of its setting is left out. */
 static void
 enumerate (struct weft_job *job, struct weft_choice *choice, size_t depth, GArray *out)

@@ -1,4 +1,5 @@
-/* space.h - the search space: every combination of the values of the axes (axes.def). */
+/* space.h - the search space of the planner: every combination of the values of the axes
+ * (axes.def). */
 #pragma once
 #include "core/job/job.h"
 
@@ -9,16 +10,16 @@ enum weft_axis {
   WEFT_N_AXIS
 };
 
-/* One value for each axis; WEFT_CHOICE_NONE stands for WEFT_NONE. A space may have a million
- * choices, and all values of the axes fit in 32 bits. */
+/* A choice: one value for each axis; WEFT_CHOICE_NONE stands for WEFT_NONE. Values have 32 bits,
+ * which are enough for all axes, because a space may have a million choices. */
 #define WEFT_CHOICE_NONE INT32_MIN
 struct weft_choice {
   int32_t value[WEFT_N_AXIS];
 };
 
-/* Lists all choices around a job, as an array of struct weft_choice that the caller frees. The
- * settings in the job's knob_set and train_set are fixed. Rules are not checked. */
+/* Lists all choices around a job, as an array of struct weft_choice that the caller frees. Settings
+ * that are marked in the job's knob_set and train_set keep their values. Rules are not checked. */
 GArray *weft_space_enumerate (const struct weft_job *job);
 
-/* The job with the settings of the choice. */
+/* The job with the settings of a choice. */
 struct weft_job weft_space_job (const struct weft_job *job, const struct weft_choice *choice);

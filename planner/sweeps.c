@@ -3,10 +3,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A row of a sweep. */
+/* A run of a sweep: one row of the recorded errors. */
 struct run {
   const struct weft_error_row *row;
-  double predicted, measured; /* GPU-seconds of a sequence */
+  double predicted, measured; /* predicted and measured GPU-seconds per sequence */
 };
 
 static int
@@ -17,7 +17,7 @@ by_sweep (const void *a, const void *b)
   return order ? order : (x->row > y->row) - (x->row < y->row);
 }
 
-/* Rows with a predicted and a measured time, sorted by sweep. */
+/* The rows with a predicted and a measured time, sorted by sweep. */
 static GArray *
 runs_of (const weft_errors *errors)
 {
@@ -35,7 +35,7 @@ runs_of (const weft_errors *errors)
   return runs;
 }
 
-/* The end of the sweep that begins at a run. */
+/* The index after the last row of the sweep that begins at a row. */
 static guint
 end_of (const GArray *runs, guint begin)
 {
@@ -63,7 +63,8 @@ sign (double difference)
   return (difference > 0) - (difference < 0);
 }
 
-/* The rank of a run from 1; runs with equal values have the mean of their ranks. */
+/* The rank (position in sorted order, from 1) of a run. Runs with equal values all have the mean of
+ * their ranks. */
 static double
 rank_of (const struct run *run, guint n, guint of, gboolean predicted)
 {
@@ -91,7 +92,7 @@ spearman (const struct run *run, guint n)
   return product / sqrt (of_predicted * of_measured);
 }
 
-/* Kendall's tau-b, and the pairs of alike rows. */
+/* Computes Kendall's tau-b, and counts the pairs of alike rows. */
 static void
 count_pairs (const struct run *run, guint n, struct weft_sweep_order *order)
 {
@@ -174,7 +175,7 @@ by_size (const void *a, const void *b)
   return (x > y) - (x < y);
 }
 
-/* Appends the pairs of a sweep, with a total weight of 1. */
+/* Appends the ratio errors of all pairs of a sweep, with a total weight of 1. */
 static void
 append_pairs (const struct run *run, guint n, GArray *pairs)
 {

@@ -12,36 +12,39 @@
 #pragma once
 #include "planner/errors.h"
 
-/* Sweeps of fewer strategies have no rank correlation. A strategy is the knobs, the micro
- * batch and the precision: rows that differ only in GPUs or batch have the same. */
+/* Least number of strategies of a sweep with a rank correlation. A strategy is the knobs, the micro
+ * batch and the precision; rows that differ only in GPUs or batch have the same strategy. */
 #define WEFT_SWEEP_STRATEGIES 8
 
-/* A candidate that is slower than another by more than the ratio error is slower in reality in nine
- * of ten cases: in two of ten pairs of alike rows the ratio is off by more, in half of these in the
- * direction that turns the order. */
+/* The ratio error of pairs of alike rows is exceeded by two of ten pairs. In half of these the
+ * measured order differs from the predicted order. So of two candidates whose predicted times
+ * differ by more than the ratio error, the slower one is slower in reality in nine of ten cases. */
 #define WEFT_SWEEP_SHARE 0.8
 
 struct weft_sweep_order {
   const char *name;
   gboolean apart;
   uint32_t rows, strategies;
-  double spearman, kendall;  /* rank correlations, -1..1; ties have middle ranks */
-  uint32_t pairs;            /* alike rows whose measured times differ */
-  double right;              /* fraction of `pairs` that is predicted in the right order */
-  const char *best;          /* id of the fastest row */
-  uint32_t place;            /* place of `best` in the predicted order, from 1 */
-  gboolean top;              /* the place is in the first tenth, rounded up */
+  /* rank correlations, -1..1; equal values have the mean of their ranks */
+  double spearman, kendall;
+  uint32_t pairs;            /* number of pairs of alike rows whose measured times differ */
+  double right;              /* fraction of the `pairs` whose order is predicted right */
+  const char *best;          /* id of the run with the shortest measured time */
+  /* place of `best`, the run with the shortest measured time, in the predicted order, from 1 */
+  uint32_t place;
+  gboolean top;              /* whether `place` is in the first tenth of the order, rounded up */
 };
 
-/* Pairs of alike rows in all sweeps that count, however small. */
+/* Number of pairs of alike rows in all sweeps. Sweeps of any size are counted. */
 struct weft_ratio_error {
   uint32_t sweeps, pairs;
-  double error; /* fraction that WEFT_SWEEP_SHARE of the pairs do not exceed, each sweep with the
-                 * same weight; NaN without pairs */
+  /* ratio error that a fraction WEFT_SWEEP_SHARE of the pairs do not exceed; each sweep has the
+   * same weight; NaN without pairs */
+  double error;
 };
 
-/* The sweeps of WEFT_SWEEP_STRATEGIES strategies, by name, as an array of struct weft_sweep_order;
- * its texts belong to `errors`. The caller frees it. */
+/* The sweeps with at least WEFT_SWEEP_STRATEGIES strategies, sorted by name: an array of struct
+ * weft_sweep_order. Its texts belong to `errors`. The caller frees the array. */
 GArray *weft_sweeps_order (const weft_errors *errors);
 
 struct weft_ratio_error weft_sweeps_ratio_error (const weft_errors *errors);

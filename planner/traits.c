@@ -27,7 +27,8 @@ layout_of (const union weft_strategy *s)
                                              : WEFT_LAYOUT_DATA;
 }
 
-/* Sets the name of the last base of a stack; of a stack without a base, its own name. */
+/* Sets the name of the stack at the end of the chain of stacks that a stack inherits from; a stack
+ * that inherits from none has its own name. */
 static void
 find_family (const char *stack, char *family, gsize size)
 {

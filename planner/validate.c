@@ -13,7 +13,7 @@ struct run {
   weft_validation *validation;
 };
 
-/* What a worker says of one row. Messages are cut off if they are too long. */
+/* The result that a worker process returns for one row. Messages that are too long are cut off. */
 struct outcome {
   double predicted_s, measured_s, predicted_bytes, measured_bytes;
   gboolean apart, refused;
@@ -33,7 +33,8 @@ compare (const void *a, const void *b)
   return (x > y) - (x < y);
 }
 
-/* The smallest of n sorted numbers such that at least `share` of all numbers do not exceed it. */
+/* The smallest of n sorted numbers that is at least as large as a fraction `share` of all
+ * numbers. */
 static double
 quantile (const double *sorted, uint32_t n, double share)
 {
@@ -85,7 +86,7 @@ source_of (const struct weft_validate_row *row)
   return row->source;
 }
 
-/* Summarises the errors of the predicted rows with one name. */
+/* Computes the summary of the errors of the predicted rows that have one name. */
 static void
 sum_up (const weft_validation *v, name_of *name, struct weft_validate_group *group)
 {
@@ -105,7 +106,7 @@ sum_up (const weft_validation *v, name_of *name, struct weft_validate_group *gro
   group->memory = weft_validate_errors_of (memories, n);
 }
 
-/* Summarises the errors of all rows that count in totals. */
+/* Computes the summary of the errors of all rows that count in totals. */
 static void
 sum_up_all (weft_validation *v)
 {
@@ -123,7 +124,7 @@ sum_up_all (weft_validation *v)
   v->memory = weft_validate_errors_of (memories, n);
 }
 
-/* Each source counts once, however many rows it has. */
+/* Computes the summary over sources: every source has the same weight, however many rows it has. */
 static void
 average_sources (weft_validation *v)
 {
@@ -149,7 +150,8 @@ compare_names (gconstpointer a, gconstpointer b)
   return strcmp (*(const char *const *) a, *(const char *const *) b);
 }
 
-/* The groups or the sources of all rows; *n is their number. The caller frees the array. */
+/* The list of all groups, or of all sources, of the rows; *n is their number. The caller frees the
+ * array. */
 static struct weft_validate_group *
 group_up (const weft_validation *v, name_of *name, uint32_t *n)
 {
@@ -171,8 +173,8 @@ group_up (const weft_validation *v, name_of *name, uint32_t *n)
 
 /* ------------------------------------------------------------------ one row */
 
-/* The name of the rule that an error reports: the word after "rule " in the message. If there is no
- * such word, the kind of error. */
+/* The name of the rule that an error reports: the word after "rule " in the message. If the message
+ * has no such word, the kind of error. */
 static char *
 rule_of (const GError *error)
 {
@@ -197,7 +199,8 @@ refuse (struct outcome *outcome, const GError *error)
   g_strlcpy (outcome->why, error->message, sizeof outcome->why);
 }
 
-/* Rows with the same text are a sweep: runs of one source with the same model, sequence and GPU. */
+/* Writes a name that is equal for all rows of a sweep: runs of one source with the same model,
+ * sequence length and GPU. */
 static void
 name_sweep (const weft_row_job *job, const char *source, char *sweep, gsize size)
 {
@@ -211,8 +214,9 @@ name_sweep (const weft_row_job *job, const char *source, char *sweep, gsize size
               cell[WEFT_COLUMN_seq], cell[WEFT_COLUMN_gpu]);
 }
 
-/* A hash of the knobs that differ from their defaults, the micro batch and the precision: equal for
- * runs of a sweep that differ in nothing but GPUs and batch. */
+/* A hash of the settings of a strategy: the knobs that differ from their defaults, the micro batch
+ * and the precision. Two runs of a sweep have equal hashes if they differ only in GPUs and
+ * batch. */
 static uint32_t
 hash_strategy (const struct weft_job *job)
 {
@@ -288,7 +292,7 @@ finish (struct weft_validate_row *row, const struct outcome *outcome)
 
 /* ------------------------------------------------------------------ all rows */
 
-/* SOURCE of an id SOURCE-NUMBER. The caller frees it. */
+/* The SOURCE part of a row's id SOURCE-NUMBER. The caller frees the text. */
 static char *
 source_name (const char *id)
 {

@@ -8,7 +8,7 @@
 #include "planner/assumptions.h"
 #include "planner/traits.h"
 
-/* The statistics of a set of errors; all are NaN if the set is empty. */
+/* The statistics of a set of errors. All values are NaN if the set is empty. */
 #define WEFT_VALIDATE_ERROR_LIST(X)                                                                \
   X (mape, "mean of absolute errors")                                                              \
   X (median, "median of absolute errors")                                                          \
@@ -23,28 +23,30 @@ struct weft_validate_errors {
 #undef WEFT_VALIDATE_REAL
 };
 
-/* Unknown seconds and GiB are NaN. Errors that depend on unknown values are NaN, too. */
+/* Prediction and measurement of a row. Unknown seconds and GiB are NaN. Errors that depend on
+ * unknown values are NaN, too. */
 struct weft_validate_row {
-  unsigned index;     /* row of the table */
+  unsigned index;     /* index of the row in the table */
   const char *id, *group;
-  char *source;       /* SOURCE of an id SOURCE-NUMBER */
+  char *source;       /* the SOURCE part of the row's id SOURCE-NUMBER */
   char tier;
-  gboolean apart;     /* the row counts in its source and its group, but in no total */
-  char *rule, *why;   /* the rule that the row breaks, and its message; NULL if the row was
-                       * predicted */
+  gboolean apart;     /* whether the row counts in its source and its group, but in no total */
+  /* name of the rule that the row breaks, and the text of the error; both NULL if the row was
+   * predicted */
+  char *rule, *why;
   double predicted_s, measured_s, time_error;
   double predicted_gib, measured_gib, memory_error;
-  /* Of a row that was predicted: */
+  /* Only for a row that was predicted: */
   struct weft_traits traits;
-  char *sweep;         /* model and cluster (sweeps.h) */
+  char *sweep;         /* a text that names model, sequence and GPU (sweeps.h) */
   double sequences;   /* of a step */
-  uint32_t strategy;  /* a hash of the knobs, the micro batch and the precision */
+  uint32_t strategy;  /* a hash of the strategy: the knobs, the micro batch and the precision */
 };
 
-/* A group of rows, or a source. */
+/* A group of rows, or all rows of a source. */
 struct weft_validate_group {
   const char *name;
-  gboolean apart; /* no row of the group counts in totals */
+  gboolean apart; /* TRUE: no row of the group counts in totals */
   struct weft_validate_errors time, memory;
 };
 
@@ -52,29 +54,32 @@ typedef struct weft_validation {
   uint32_t n_row, n_predicted, n_group, n_source;
   struct weft_validate_row *row;     /* n_row rows, in the order of the table */
   struct weft_validate_errors time, memory;
-  double time_by_source, memory_by_source; /* means of the means of all sources; NaN without any */
-  /* Sorted by name; those without errors are left out. */
+  /* means over sources of the mean of each source; NaN without sources */
+  double time_by_source, memory_by_source;
+  /* array of groups or sources, sorted by name; those without errors are left out */
   struct weft_validate_group *group, *source;
   double wall_seconds;
 } weft_validation;
 
 struct weft_validate_options {
   const struct weft_exec_ops *executor;
-  uint32_t jobs; /* number of processes that predict rows; 0: one for each processor; 1: rows are
-                  * predicted in this process */
-  const char *tier, *group, *source; /* select rows; NULL selects all. tier: a set of letters, "AB";
-                                      * group and source: patterns with * and ?; source may also be
-                                      * the SOURCE of an id SOURCE-NUMBER */
-  void (*progress) (void *user, uint32_t done, uint32_t of); /* may be NULL */
+  /* number of processes that predict rows; 0: one for each processor; 1: rows are predicted in this
+   * process */
+  uint32_t jobs;
+  /* which rows are predicted; NULL: all. tier: a set of letters, "AB"; group and source: patterns
+   * with * and ?; source may also be the SOURCE part of an id SOURCE-NUMBER */
+  const char *tier, *group, *source;
+  /* function that reports progress; may be NULL */
+  void (*progress) (void *user, uint32_t done, uint32_t of);
   void *user;
 };
 
 /* Predicts the selected rows. Returns NULL with an error if no row is selected or no process can be
- * started. If a row cannot be predicted, its `why` is the reason. */
+ * started. If a row cannot be predicted, its field `why` is the reason. */
 weft_validation *weft_validate (const weft_published *table, const weft_assumptions *assumptions,
                                 const struct weft_validate_options *options, GError **error);
 void weft_validation_free (weft_validation *validation);
 G_DEFINE_AUTOPTR_CLEANUP_FUNC (weft_validation, weft_validation_free)
 
-/* Statistics of n errors; NaN values are left out. */
+/* Computes the statistics of n errors; NaN values are left out. */
 struct weft_validate_errors weft_validate_errors_of (const double *error, uint32_t n);

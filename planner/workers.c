@@ -8,7 +8,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-/* Memory that all workers share: the next task, one flag for each task, and the results. */
+/* Memory that all workers share: the number of the next task, one flag for each task, and the
+ * results. */
 struct shared {
   _Atomic uint32_t next;
   _Atomic uint8_t done[];
@@ -17,14 +18,14 @@ struct shared {
 struct running {
   const struct weft_workers *tasks;
   struct shared *shared;
-  char *results;   /* in the shared memory */
-  size_t bytes;    /* of the shared memory */
+  char *results;   /* results of the tasks, in the shared memory */
+  size_t bytes;    /* size of the shared memory */
   uint32_t n;
   pid_t *pid;
-  int finished[2]; /* a pipe: workers write one byte for each task that is done */
+  int finished[2]; /* a pipe into which a worker writes one byte for each finished task */
 };
 
-/* Results begin at a multiple of 64 bytes, so that every type is aligned. */
+/* The result of each task begins at a multiple of 64 bytes, so that every type is aligned. */
 static size_t
 results_at (const struct weft_workers *tasks)
 {
@@ -44,8 +45,8 @@ work (struct running *w)
   }
 }
 
-/* Forks the workers. The children end with _exit(), so that they do not write what is left in the
- * parent's output buffers a second time. */
+/* Starts the worker processes. The children end with _exit(), so that they do not write the
+ * contents of the parent's output buffers a second time. */
 static void
 start (struct running *w, uint32_t n)
 {
@@ -61,7 +62,7 @@ start (struct running *w, uint32_t n)
   }
 }
 
-/* Counts tasks until the last worker has closed the pipe. */
+/* Counts the finished tasks until the last worker has closed the pipe. */
 static void
 watch (struct running *w)
 {
@@ -88,8 +89,8 @@ join (struct running *w)
       ;
 }
 
-/* Starts workers until every task was taken: if all workers of a round end early, each has taken at
- * least one task with it, so the rounds come to an end. */
+/* Starts groups of workers until every task was taken. If all workers of a group end early, each
+ * has taken at least one task, so the number of groups is limited. */
 static gboolean
 run_workers (struct running *w, uint32_t n, GError **error)
 {

@@ -1,17 +1,20 @@
-/* workers.h - runs independent tasks in several processes: SimGrid can simulate only in one thread
- * of a process. */
+/* workers.h - runs independent tasks in several processes, because SimGrid can simulate in only one
+ * thread of a process. */
 #pragma once
 #include <glib.h>
 #include <stdint.h>
 
 struct weft_workers {
   uint32_t n_tasks;
-  uint32_t n_workers;  /* processes; 0: one for each processor; 1: tasks run in this process */
-  size_t result_bytes; /* size of the result of one task */
-  /* Runs a task and writes its result, which is zeroed and must not contain pointers. */
+  /* number of processes; 0: one for each processor; 1: tasks run in this process */
+  uint32_t n_workers;
+  size_t result_bytes; /* bytes of the result of one task */
+  /* The function that runs a task. It writes the result of the task to memory that is zeroed
+   * before; the result must not contain pointers. */
   void (*run) (void *user, uint32_t task, void *result);
   void *user;
-  void (*progress) (void *user, uint32_t done, uint32_t of); /* may be NULL */
+  /* function that reports progress; may be NULL */
+  void (*progress) (void *user, uint32_t done, uint32_t of);
   void *progress_user;
 };
 

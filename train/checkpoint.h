@@ -23,15 +23,16 @@
 #include "train/loss_scale.h"
 #include "train/state.h"
 
-/* State of a run that is not a tensor. */
+/* The state of a training run besides its tensors. */
 struct weft_progress {
-  uint64_t step;     /* optimizer steps done */
-  uint64_t position; /* sequences visited (sampler.h) */
+  uint64_t step;     /* number of optimizer steps that are done */
+  uint64_t position; /* number of training sequences that were visited (sampler.h) */
   uint64_t seed;
-  uint64_t data;     /* fingerprint of the token file; 0: unknown */
-  uint64_t skipped;  /* steps that did not update the weights */
-  struct weft_data_mark data_file; /* the token file when the run began */
-  struct weft_loss_scale loss_scale; /* the scale for the next step */
+  uint64_t data;     /* fingerprint of the tokens in the token file; 0: unknown */
+  uint64_t skipped;  /* number of steps that did not update the weights */
+  /* mark (size, time, checksums) of the token file when the run began */
+  struct weft_data_mark data_file;
+  struct weft_loss_scale loss_scale; /* loss scale for the next step */
 };
 
 /* Writes DIR/step-N, replacing an older save of the same step. Afterwards deletes all but the

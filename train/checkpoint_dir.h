@@ -2,10 +2,10 @@
 #pragma once
 #include "train/manifest.h"
 
-/* Name prefix of a directory in which a save is in progress. A finished save is renamed. */
+/* Begin of the name of a directory while a save is in progress. A finished save is renamed. */
 #define WEFT_CHECKPOINT_HIDDEN ".step-"
 
-/* Name of the file that names the newest checkpoint. */
+/* Name of a file whose content is the name of the newest checkpoint. */
 #define WEFT_CHECKPOINT_LATEST "latest"
 
 /* The path DIR/step-00000050. The caller frees the path. */

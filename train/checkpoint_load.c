@@ -11,8 +11,10 @@
 typedef struct stored {
   char *path;
   weft_manifest *m;
-  GPtrArray *files;                   /* weft_safetensors, in the order of the manifest's files */
-  const struct weft_tensor **content; /* per chunk: its tensor in the shard file */
+  /* array of weft_safetensors, in the order of the manifest's files */
+  GPtrArray *files;
+  /* by chunk: the tensor in the shard file that contains the chunk */
+  const struct weft_tensor **content;
 } stored;
 
 static void
@@ -28,7 +30,7 @@ G_DEFINE_AUTOPTR_CLEANUP_FUNC (stored, stored_free)
 
 /* ------------------------------------------------------------------------ opening */
 
-/* Checks that the header of the shard file agrees with the manifest about a chunk. */
+/* Checks that the header of a shard file describes a chunk as the manifest does. */
 static gboolean
 find_content (stored *s, uint32_t chunk, GError **error)
 {
@@ -205,7 +207,9 @@ match (const stored *s, const weft_state *state, const struct weft_job *job, GEr
 struct target {
   weft_state *state;
   uint32_t tensor;
-  gboolean derive; /* the checkpoint has no weights in this type: round them from the masters */
+  /* TRUE: the checkpoint has no weights in the type of the job, so they are rounded from the
+   * masters */
+  gboolean derive;
   float *block;
 };
 
@@ -246,7 +250,7 @@ write_chunk (const stored *s, uint32_t chunk, const struct target *to, GError **
 }
 
 /* Whether weights of this type are rounded to 16 bits. If the checkpoint has weights of another
- * type, the job's weights are rounded from the masters. */
+ * type than the job, the job's weights are rounded from the masters. */
 static gboolean
 is_rounded (enum weft_dtype dtype)
 {
@@ -370,8 +374,8 @@ load_step (const struct load *l, const char *path, GError **error)
   return FALSE;
 }
 
-/* Notes that the i-th candidate was loaded although the last one, which was not tried, has a higher
- * step. */
+/* Adds a note for the user: the i-th candidate was loaded although another checkpoint, which was
+ * not tried, has a higher step. */
 static void
 note_higher (GString *notes, const char *dir, const GArray *steps, uint32_t i)
 {

@@ -13,10 +13,11 @@
 #define MOST_HOLDER 200 /* bytes of the text in the file */
 
 struct weft_checkpoint_lock {
-  char *dir, *path; /* path: of the lock file */
-  int fd;           /* of the lock file; -1: another process of this job has the lock */
+  char *dir, *path; /* path: name of the lock file */
+  /* file descriptor of the lock file; -1: another process of this job has the lock */
+  int fd;
   gboolean held;
-  gboolean made; /* this process created the directory */
+  gboolean made; /* TRUE: this process created the directory */
 };
 
 /* Creates the directory if it does not exist. A new directory survives a crash of the machine only
@@ -34,8 +35,8 @@ make_directory (weft_checkpoint_lock *lock, GError **error)
   return weft_sync_path (above, error);
 }
 
-/* Sets an error with the text of the lock file, which names the process that has the lock. The file
- * may contain any bytes; unprintable bytes are replaced. Always returns FALSE. */
+/* Sets an error that quotes the lock file, which names the process that has the lock. The file may
+ * contain any bytes; unprintable bytes are replaced. Always returns FALSE. */
 static gboolean
 blame_holder (const weft_checkpoint_lock *lock, GError **error)
 {
@@ -50,8 +51,8 @@ blame_holder (const weft_checkpoint_lock *lock, GError **error)
                          *text ? text : "its process is unknown");
 }
 
-/* Whether the open lock file is still the file at lock->path: a writer deletes its lock file when
- * it ends. */
+/* Whether the open lock file still has the name lock->path: a writer deletes the lock file when it
+ * ends, and the next writer creates another one. */
 static gboolean
 is_current (const weft_checkpoint_lock *lock)
 {

@@ -24,7 +24,7 @@ struct save {
   const weft_checkpoint_lock *lock;
   const char *dir;
   weft_manifest *m;
-  GArray *rows; /* uint32_t: per file, the row of the executor (a rank) */
+  GArray *rows; /* by file: the number of the rank whose chunks the file contains */
   char *temporary, *final;
   struct weft_crc32c crc;
   float *block;
@@ -61,8 +61,8 @@ add_chunks (weft_manifest *m, struct weft_manifest_chunk c, const struct weft_st
   }
 }
 
-/* Index of the shard file of a row of the executor (a rank). The first call for a row adds the file
- * to the manifest. */
+/* Index of the shard file for the chunks of a rank. The first call for a rank adds the file to the
+ * manifest. */
 static uint64_t
 file_of (weft_manifest *m, GArray *rows, uint32_t row)
 {

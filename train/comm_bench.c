@@ -79,7 +79,7 @@ make_buffer (weft_builder *b, const GArray *ops, gboolean exact)
   return weft_build_buf (b, &row);
 }
 
-/* Whether an op is out of place: all-to-all and context-parallel shift. */
+/* Whether an op has separate input and output buffers: all-to-all and context-parallel shift. */
 static gboolean
 is_exchange (const struct comm_op *l)
 {
@@ -108,7 +108,8 @@ make_second_buffer (weft_builder *b, const GArray *ops, gboolean copies)
   return row.bytes ? weft_build_buf (b, &row) : WEFT_NO_BUF;
 }
 
-/* Buffers of an op: a view of the data, and a view of the second buffer or WEFT_NO_BUF. */
+/* Buffers that an op accesses: a view of the data buffer, and a view of the second buffer
+ * (WEFT_NO_BUF: none). */
 struct buffers {
   uint32_t data, second;
 };
@@ -191,7 +192,8 @@ build_role (uint32_t role, uint32_t n_roles, GArray *ops)
 
 /* ------------------------------------------------------------------------ plan */
 
-/* Makes a plan of the communication ops in ops[role]. Cluster and settings come from the job. */
+/* Makes a plan from lists of communication ops: ops[role] has the ops of pipeline stage `role`.
+ * Cluster and settings come from the job. */
 static weft_plan *
 make_plan (const struct weft_job *job, struct weft_mesh mesh, GPtrArray *ops, GError **error)
 {

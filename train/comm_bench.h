@@ -1,7 +1,8 @@
-/* comm_bench.h - programs that run communication ops one after the other, to time them.
+/* comm_bench.h - plans whose programs run communication ops one after the other, to measure their
+ * times.
  *
- * Each op is repeated WEFT_COMM_BENCH_REPEATS times in a row; `micro` counts the repeats from 0,
- * and repeat 0 is a warm-up. */
+ * Each op is repeated WEFT_COMM_BENCH_REPEATS times in a row. The field `micro` of an op is the
+ * number of the repeat, from 0; repeat 0 is a warm-up. */
 #pragma once
 #include "core/exec/exec.h"
 
@@ -14,7 +15,7 @@ weft_plan *weft_comm_bench_of_plan (const weft_plan *plan, GError **error);
  * fp32 messages from 1 KiB to 64 MiB. Cluster and reduction order come from the job. */
 weft_plan *weft_comm_bench_of_group (const struct weft_job *job, uint32_t ranks, GError **error);
 
-/* A plan with sends of these messages in both directions between two pipeline stages. */
+/* A plan with sends of messages of these sizes, in both directions between two pipeline stages. */
 weft_plan *weft_comm_bench_of_stages (const struct weft_job *job, GError **error);
 
 /* A plan with copies between one rank and its host in both directions, in fp32 and bf16. */

@@ -6,7 +6,8 @@
 #include <stdint.h>
 
 struct weft_crc32c {
-  bool instruction;       /* use the SSE 4.2 instruction: several times as fast as the table */
+  /* TRUE: use the SSE 4.2 instruction, which is several times as fast as the table */
+  bool instruction;
   uint32_t table[8][256]; /* table[z][b]: CRC of byte b followed by z zero bytes */
 };
 

@@ -90,7 +90,7 @@ weft_data_file_change (const weft_data_file *file)
 {
   struct stat now;
 
-  if (fstat (file->fd, &now)) /* the next read reports the error */
+  if (fstat (file->fd, &now)) /* ignores the error, which the next read will report */
     return WEFT_DATA_SAME;
   if ((uint64_t) now.st_size < file->bytes)
     return WEFT_DATA_SHORTER;

@@ -14,10 +14,11 @@ weft_data_file *weft_data_file_open (const char *path, GError **error);
 void weft_data_file_free (weft_data_file *file);
 G_DEFINE_AUTOPTR_CLEANUP_FUNC (weft_data_file, weft_data_file_free)
 
-/* The size of the file when it was opened, in bytes. */
+/* Size of the file in bytes when it was opened. */
 uint64_t weft_data_file_bytes (const weft_data_file *file);
 
-/* Reads bytes [offset, offset + n), which must be inside the file as it was opened. */
+/* Reads bytes [offset, offset + n). They must be inside the size that the file had when it was
+ * opened. */
 gboolean weft_data_file_read (const weft_data_file *file, uint64_t offset, uint64_t n, void *out,
                               GError **error);
 
@@ -27,10 +28,10 @@ enum weft_data_change weft_data_file_change (const weft_data_file *file);
 
 /* Identifies the contents of a file, to notice in a later run that they changed. */
 struct weft_data_mark {
-  uint64_t bytes;      /* size; 0: nothing is known */
+  uint64_t bytes;      /* size of the file in bytes; 0: nothing is known about the file */
   uint64_t modified;   /* time of the last write, in nanoseconds since 1970 */
   uint64_t head, tail; /* CRC-32C of the first and of the last 64 KiB */
 };
 
-/* The mark of the file as it was opened. All zeros if it cannot be read. */
+/* Mark of the file as it was when it was opened. All fields are 0 if the file cannot be read. */
 struct weft_data_mark weft_data_file_mark (const weft_data_file *file);

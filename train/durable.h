@@ -9,7 +9,7 @@ gboolean weft_failed_path (const char *path, GError **error);
 /* Writes n bytes with as many calls of write() as necessary. FALSE: errno is the reason. */
 gboolean weft_write_all (int fd, const void *data, uint64_t n);
 
-/* fsync() of a file or directory. */
+/* Calls fsync() for a file or directory. */
 gboolean weft_sync_path (const char *path, GError **error);
 
 /* Writes `text` to a new file and calls fsync(). */

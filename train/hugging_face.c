@@ -15,8 +15,9 @@ enum share { ALL, OF_QUERIES, OF_KEYS, OF_VALUES, OF_GATES, OF_UPS };
  * query, key and value rows of one head are adjacent. */
 enum order { NONE, OF_EACH_HEAD, LAST_OF_TENSOR, FIRST_OF_EACH_HEAD, HEAD_BY_HEAD };
 
-/* The models that a row applies to: any model, models without a query latent, or models with a
- * query latent (q_lora_rank). The name of the last query projection depends on the latent. */
+/* Restricts a row of the table to models: any model, models without a query latent, or models with
+ * a query latent (q_lora_rank). The name of the last query projection depends on the query
+ * latent. */
 enum queries { ANY, WHOLE, LATENT };
 
 struct row {
@@ -61,14 +62,15 @@ their_name (const char *pattern, uint32_t layer, uint32_t expert)
   return with_number (of_layer, '@', expert);
 }
 
-/* Number of experts whose rows are stacked in a Weft tensor; 1 outside experts. */
+/* Number of experts whose rows are stacked in one Weft tensor; 1 for tensors that belong to no
+ * expert. */
 static uint32_t
 n_experts (const union weft_model *m, const struct weft_state_tensor *tensor)
 {
   return g_str_has_prefix (tensor->param, "experts.") ? (uint32_t) m->num_moe_experts : 1;
 }
 
-/* Intermediate width of the MLP that a tensor belongs to. */
+/* Intermediate width of the MLP (dense, shared expert or experts) to which a tensor belongs. */
 static uint64_t
 mlp_width (const union weft_model *m, const char *param)
 {
@@ -148,8 +150,8 @@ weft_hf_permutes (const struct weft_hf_piece *piece)
   return piece->order.rope_rows > 0 || piece->order.head > 0;
 }
 
-/* Whether rotary embedding is applied to a row. *j receives the index of the row among the rotary
- * rows of its head. */
+/* Whether rotary embedding is applied to `row`. *j receives the index of the row among those rows
+ * of its head that have rotary embedding. */
 static gboolean
 is_rope_row (const struct weft_hf_order *o, uint64_t row, uint64_t *j)
 {
@@ -194,8 +196,9 @@ weft_hf_our_row (const struct weft_hf_piece *piece, uint64_t row)
   return is_rope_row (o, row, &j) ? row - j + j / 2 + j % 2 * (o->rope_rows / 2) : row;
 }
 
-/* Checks that each row of the tensor is in exactly one piece. The check fails, for example, if an
- * MLP has no gate but the name table of the family has gates (llama). */
+/* Checks that the Hugging Face tensors of the name table contain each row of a Weft tensor exactly
+ * once. The check fails, for example, if an MLP has no gate but the name table of the family has
+ * gates (llama). */
 static gboolean
 check_rows (const GArray *pieces, const char *family, const struct weft_state_tensor *tensor,
             GError **error)

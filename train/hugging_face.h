@@ -26,8 +26,8 @@ struct weft_hf_order {
 };
 
 struct weft_hf_piece {
-  char *name;                        /* "model.layers.3.self_attn.q_proj.weight" */
-  uint64_t first_row, rows, columns; /* of the Weft tensor */
+  char *name;                        /* for example "model.layers.3.self_attn.q_proj.weight" */
+  uint64_t first_row, rows, columns; /* numbers of rows and columns in the Weft tensor */
   gboolean transposed;               /* the Hugging Face tensor is (columns, rows) */
   gboolean vector;                   /* the Hugging Face tensor has one dimension */
   float shift;                       /* Weft's value = Hugging Face's value + shift: nemotron and
@@ -35,11 +35,12 @@ struct weft_hf_piece {
   struct weft_hf_order order;
 };
 
-/* Whether the rows of a piece have another order in the Hugging Face tensor. */
+/* Whether the rows of a piece (a Hugging Face tensor that is a part of a Weft tensor) have another
+ * order than in the Weft tensor. */
 gboolean weft_hf_permutes (const struct weft_hf_piece *piece);
 
-/* Maps a row of the Weft tensor to the row of the Hugging Face tensor, and back. Both indices count
- * from the first row of the piece. */
+/* Maps a row of the Weft tensor to the row of the Hugging Face tensor (weft_hf_their_row), and back
+ * (weft_hf_our_row). Both indices count from the first row of the piece. */
 uint64_t weft_hf_their_row (const struct weft_hf_piece *piece, uint64_t row);
 uint64_t weft_hf_our_row (const struct weft_hf_piece *piece, uint64_t row);
 

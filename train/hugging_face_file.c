@@ -21,24 +21,26 @@ static const char *const buffers[] = { ".attn.bias", ".attn.masked_bias", ".atte
 
 /* ------------------------------------------------------------------------- blocks */
 
-/* A matrix in the layout of the destination, and the function that reads its elements in the layout
- * of the source: the Hugging Face tensor on import, the Weft tensor on export. */
+/* The source of a copy: a matrix in the layout of the destination, and the function that reads its
+ * elements. The source is the Hugging Face tensor on import, and the Weft tensor on export. */
 struct source {
   uint64_t rows, columns;
-  gboolean transposed;                  /* stored as (columns, rows) */
-  const struct weft_hf_piece *permuted; /* row r is stored at row row_at (permuted, r); NULL: rows
-                                       * are in the same order */
+  gboolean transposed;                  /* the source stores the matrix as (columns, rows) */
+  /* row r of the matrix is row row_at (permuted, r) of the source; NULL: rows of both have the same
+   * order */
+  const struct weft_hf_piece *permuted;
   uint64_t (*row_at) (const struct weft_hf_piece *piece, uint64_t row);
   gboolean (*read) (const struct source *from, uint64_t first, uint64_t n, float *out,
                     GError **error);
   const weft_safetensors *file; /* on import */
   const struct weft_tensor *theirs;
   weft_state *state;             /* on export */
-  struct weft_rendezvous *peers; /* on export by several processes: blocks are merged in the process
-                                  * of rank 0; else NULL */
+  /* on export by several processes: the blocks of all processes are merged in the process of rank
+   * 0; else NULL */
+  struct weft_rendezvous *peers;
   uint32_t tensor;
   enum weft_state_kind kind;
-  uint64_t base; /* first element of the piece in the tensor */
+  uint64_t base; /* index in the tensor of the first element of the piece */
 };
 
 static gboolean
@@ -83,7 +85,8 @@ read_rows (const struct source *from, uint64_t row, uint64_t n, float *out, floa
   return TRUE;
 }
 
-/* Receives elements [first, first + n) of the matrix in `block`, which it may overwrite. */
+/* Receives elements [first, first + n) of the matrix in `block`. The function may overwrite
+ * `block`. */
 typedef gboolean (*take_block) (void *to, uint64_t first, uint64_t n, float *block, GError **error);
 
 static gboolean
@@ -130,7 +133,7 @@ all_pieces (const weft_state *state, const union weft_model *model, GError **err
   return g_steal_pointer (&all);
 }
 
-/* Calls `visit` for every piece, in order. */
+/* Calls `visit` for every piece (Hugging Face tensor) of every tensor, in order. */
 typedef gboolean (*visit_piece) (void *with, uint32_t tensor, const struct weft_hf_piece *piece,
                                  GError **error);
 
@@ -161,10 +164,10 @@ struct import {
   weft_state *state;
   const weft_safetensors *file;
   const char *path;
-  GHashTable *used; /* the set of tensors (struct weft_tensor) that were read */
-  uint32_t tensor;  /* tensor of the current block */
-  uint64_t base;    /* first element of the current piece in the tensor */
-  float shift;      /* added to each element */
+  GHashTable *used; /* the set of tensors (struct weft_tensor) of the file that were read */
+  uint32_t tensor;  /* index of the tensor to which the current block belongs */
+  uint64_t base;    /* index in the tensor of the first element of the current piece */
+  float shift;      /* number that is added to each element */
 };
 
 static const struct weft_tensor *
@@ -338,7 +341,7 @@ weft_hf_import (weft_state *state, const union weft_model *model, const char *pa
 
 struct exporter {
   weft_state *state;
-  weft_safetensors_writer *writer; /* NULL except in the process of rank 0 */
+  weft_safetensors_writer *writer; /* writer of the file; NULL except in the process of rank 0 */
   enum weft_state_kind kind;
   enum weft_tensor_type type;
   float shift; /* added to each element of the current block */

@@ -9,23 +9,25 @@
 #include "core/job/job.h"
 
 struct weft_loss_scale {
-  double scale;        /* for the next step; 0: the loss is not scaled */
-  uint64_t good;       /* consecutive steps without overflow since the scale was last doubled */
-  uint64_t hysteresis; /* remaining overflows; the overflow that makes it 0 halves the scale */
+  double scale;        /* loss scale for the next step; 0: the loss is not scaled */
+  /* number of consecutive steps without overflow since the scale was last doubled */
+  uint64_t good;
+  uint64_t hysteresis; /* number of overflows until the scale is halved */
 };
 
-/* The scale for the first step of a new run. */
+/* The loss scale for the first step of a new run. */
 struct weft_loss_scale weft_loss_scale_start (const struct weft_job *job);
 
-/* Updates a dynamic scale after a step. A constant scale does not change. `overflow`: whether the
- * gradients of the step overflowed. */
+/* Updates a dynamic loss scale after a step. A constant loss scale does not change. `overflow`:
+ * whether the gradients of the step overflowed. */
 void weft_loss_scale_update (struct weft_loss_scale *scale, const struct weft_job *job,
                              gboolean overflow);
 
-/* The scale for a resumed run: the saved scale if this run scales dynamically and the checkpoint
- * has a loss scale, else the scale of a new run. */
+/* The loss scale for a resumed run: the saved scale if this run scales dynamically and the
+ * checkpoint contains a loss scale, else the scale of a new run. */
 struct weft_loss_scale weft_loss_scale_resume (const struct weft_loss_scale *saved,
                                                const struct weft_job *job);
 
-/* Whether overflows can still lower the scale: it is dynamic and above min_loss_scale. */
+/* Whether an overflow can still lower the loss scale: the scale is dynamic and above
+ * min_loss_scale. */
 gboolean weft_loss_scale_can_fall (const struct weft_loss_scale *scale, const struct weft_job *job);

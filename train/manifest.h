@@ -21,7 +21,8 @@
 #include "train/safetensors.h"
 
 #define WEFT_MANIFEST_SCHEMA "weft.checkpoint/2"
-#define WEFT_MANIFEST_SCHEMA_1 "weft.checkpoint/1" /* read, but not written */
+/* an old schema, which is read but not written */
+#define WEFT_MANIFEST_SCHEMA_1 "weft.checkpoint/1"
 #define WEFT_MANIFEST_NAME "manifest.json"
 
 /* Maximum size of a manifest in bytes: about 200 000 chunks, which need a gigabyte of memory while
@@ -29,10 +30,10 @@
 #define WEFT_MANIFEST_MOST_BYTES (64u << 20)
 
 struct weft_manifest_chunk {
-  uint32_t tensor;            /* index in weft_manifest.tensors */
-  enum weft_state_kind kind;  /* not WEFT_STATE_GRAD */
+  uint32_t tensor;            /* index of the chunk's tensor in weft_manifest.tensors */
+  enum weft_state_kind kind;  /* any kind except WEFT_STATE_GRAD */
   enum weft_tensor_type type; /* F32; BF16 or F16 for weights only */
-  uint64_t file;              /* index in weft_manifest.files */
+  uint64_t file;              /* index of the shard file in weft_manifest.files */
   uint64_t offset;            /* bytes from the start of the file's data section */
   uint64_t row, column, rows, columns;
   uint32_t crc; /* CRC-32C of the chunk's bytes */

@@ -287,7 +287,7 @@ read_tensor (weft_manifest *m, JsonObject *object, GError **error)
   if (!name || !read_number (object, "rows", &t.rows, error) ||
       !read_number (object, "columns", &t.columns, error))
     return FALSE;
-  t.name = (char *) (uintptr_t) name; /* borrowed until the checks pass */
+  t.name = (char *) (uintptr_t) name; /* points to text of the parser until all checks pass */
   if (!check_tensor (m, &t, error))
     return FALSE;
   t.name = g_strdup (name);
@@ -354,7 +354,8 @@ find_object (JsonObject *root, const char *member, JsonObject **object, GError *
          weft_bad_input (error, "%s: found %s, wanted an object", member, weft_json_kind (node));
 }
 
-/* Reads the mark of the token file. The member is absent if the token file is not known. */
+/* Reads the mark (size, time, checksums) of the token file. The manifest has no mark if the token
+ * file is not known. */
 static gboolean
 read_data_file (JsonObject *root, struct weft_data_mark *file, GError **error)
 {
@@ -365,7 +366,7 @@ read_data_file (JsonObject *root, struct weft_data_mark *file, GError **error)
   return !object || read_decimals (object, file, weft_data_file_numbers, WEFT_N_DATA_FILE, error);
 }
 
-/* Reads the loss scale. The member is absent if the run did not scale the loss. */
+/* Reads the loss scale. The manifest has no loss scale if the run did not scale the loss. */
 static gboolean
 read_loss_scale (JsonObject *root, struct weft_loss_scale *scale, GError **error)
 {

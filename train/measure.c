@@ -4,13 +4,14 @@
 
 #define WARM_UP 2
 #define COMM_STEPS 5
-#define LR 1e-4 /* small, so that weights stay near their initial values */
+#define LR 1e-4 /* a small learning rate, so that weights stay near their initial values */
 
-/* One row of the cost table. `sum` and `n`: total seconds and number of the ops of the current
- * plan. */
+/* One row of the cost table while it is measured. `sum` and `n`: total seconds and number of those
+ * ops of the current plan that belong to the row. */
 struct row {
   struct weft_measurement m;
-  GArray *seconds; /* double: the mean of each measured plan that has ops of this row */
+  /* double: for each measured plan with ops of this row, the mean time of these ops in seconds */
+  GArray *seconds;
   double sum;
   uint32_t n;
 };
@@ -142,11 +143,11 @@ weft_measure_rows (const weft_measure *m)
 
 /* ------------------------------------------------------------------ timelines */
 
-/* The measured steps of one plan, without the warm-up. */
+/* The measured steps of one plan, without warm-up steps. */
 struct steps {
   const weft_plan *plan;
   GPtrArray *timeline;
-  double recording; /* seconds that recording of times adds to each op */
+  double recording; /* seconds that the recording of times adds to each op */
 };
 
 static double
@@ -178,7 +179,7 @@ gap_between (const struct steps *s, uint32_t row, GArray *scratch)
   return scratch->len ? median (scratch) : 0;
 }
 
-/* Sets the cost table key of an op. FALSE: the op is not measured. */
+/* Sets the key of the cost table row to which an op belongs. FALSE: the op is not measured. */
 typedef gboolean (*key_of) (const weft_plan *plan, const weft_program *p, uint32_t op,
                             struct weft_measurement *key);
 
@@ -212,12 +213,12 @@ note_steps (weft_measure *m, const struct steps *s, key_of of)
   close_plan (m);
 }
 
-/* How a plan is measured. */
+/* How the steps of a plan are measured. */
 struct trial {
   struct weft_control control;
-  void (*fill) (weft_exec *x); /* fills the buffers before the first step */
-  uint32_t least;              /* fewest steps to measure */
-  double seconds;              /* least total time of all steps */
+  void (*fill) (weft_exec *x); /* fills the buffers of the executor before the first step */
+  uint32_t least;              /* smallest number of steps to measure */
+  double seconds;              /* smallest total time of all measured steps in seconds */
   key_of of;
 };
 
@@ -271,8 +272,8 @@ step_seconds (const GPtrArray *timeline)
   return median (seconds);
 }
 
-/* Sets s->recording: the time that recording adds to a step, divided by the number of kernels of
- * the rank with the most kernels. */
+/* Sets s->recording, the time that recording adds to an op: the time that recording adds to a step,
+ * divided by the number of kernels of the rank with the most kernels. */
 static gboolean
 find_recording (weft_measure *m, struct steps *s, struct trial *trial, GError **error)
 {

@@ -38,8 +38,8 @@ weft_processes_check_same (struct weft_rendezvous *peers, const char *key, const
       key, (int) strcspn (line, "\n"), line, place->process * place->ranks_each);
 }
 
-/* Each process sends only the bytes of its own ranks: with the bytes of all ranks, the gathered
- * message would grow with the square of the number of processes. */
+/* Each process sends only the memory sizes of its own ranks: with the sizes of all ranks, the
+ * gathered message would grow with the square of the number of processes. */
 gboolean
 weft_processes_gather_allocated (weft_exec *x, GError **error)
 {
@@ -67,8 +67,8 @@ weft_processes_gather_allocated (weft_exec *x, GError **error)
 
 /* ------------------------------------------------------------------------ floats */
 
-/* A message is a list of runs: index, length, floats. At least GAP consecutive zeros end a run and
- * are not sent. */
+/* A message contains only runs of elements: index of the first element, number of elements, the
+ * elements as floats. At least GAP consecutive zeros end a run and are not sent. */
 #define GAP 4u
 #define MOST_FLOATS (1u << 22) /* per message */
 
@@ -77,11 +77,12 @@ is_zero (float x)
 {
   uint32_t bits;
 
-  memcpy (&bits, &x, sizeof bits); /* -0.0 is data and must be sent */
+  memcpy (&bits, &x, sizeof bits); /* -0.0 is not a zero here, and must be sent */
   return bits == 0;
 }
 
-/* Index after the last element of the run that begins at `at`. */
+/* A run is a list of elements in which fewer than GAP consecutive elements are zero. Returns the
+ * index after the last element of the run that begins at `at`. */
 static uint32_t
 run_end (const float *block, uint32_t at, uint32_t n)
 {
@@ -298,7 +299,7 @@ make_message (const weft_exec *x, gboolean stop)
 {
   struct message message;
 
-  memset (&message, 0, sizeof message); /* the padding is sent too */
+  memset (&message, 0, sizeof message); /* sets also the padding of the struct, which is sent */
   message.has_loss = reports_loss (x);
   message.stop = stop != FALSE;
   message.large = count_large (x);

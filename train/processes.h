@@ -5,12 +5,14 @@
 #pragma once
 #include "core/exec/exec.h"
 
-/* Fails in every process whose text `what` differs from that of the process of rank 0. `key` names
- * the text in messages to people: "the job". */
+/* Compares a text of all processes, for example the job: fails in every process whose text `what`
+ * differs from that of the process of rank 0. `key` names the text in messages to people: "the
+ * job". */
 gboolean weft_processes_check_same (struct weft_rendezvous *peers, const char *key,
                                     const char *what, GError **error);
 
-/* Sets x->allocated and x->allocated_host of the ranks of other processes. */
+/* Copies the numbers of allocated bytes (x->allocated, x->allocated_host) from the processes that
+ * own the ranks to all processes. */
 gboolean weft_processes_gather_allocated (weft_exec *x, GError **error);
 
 /* Merges n floats in place: each process passes its own elements and zeros for those of other
@@ -26,10 +28,11 @@ gboolean weft_processes_merge_floats (struct weft_rendezvous *peers, const char 
 gboolean weft_processes_gather_timeline (weft_exec *x, weft_timeline *timeline, GError **error);
 
 struct weft_processes_step {
-  double seconds; /* set by the caller: time limit for the other processes; 0: as long as they are
-                   * alive */
-  struct weft_metrics metrics; /* from the process that computed the loss; `large` is summed over
-                                * all ranks */
+  /* set by the caller: time limit for the other processes in seconds; 0: no time limit while all
+   * processes are alive */
+  double seconds;
+  /* of the process that computed the loss; only `large` is the sum over all ranks */
+  struct weft_metrics metrics;
   gboolean stop;               /* whether any process was asked to stop */
 };
 

@@ -20,7 +20,7 @@ bytes_of (const struct weft_quantised *q, enum weft_quantised_part part, enum we
                                 FALSE };
 }
 
-/* Finds the buffers of the transposed copy by searching for the op that writes them. */
+/* Finds the buffers of the transposed codes by searching for the op that writes them. */
 static void
 find_transposed (struct weft_quantised *q, const weft_program *p)
 {

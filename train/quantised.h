@@ -3,8 +3,9 @@
 #pragma once
 #include "core/program/program.h"
 
-/* Buffers of a role for one fp8 tensor: codes, scale, and (if permanent) transposed codes with
- * their scale. WEFT_NO_BUF: there is no such buffer, or no buffer holds the whole tensor. */
+/* Buffers of a pipeline stage for one fp8 tensor: codes, scale and, if a transposed copy is
+ * permanent, transposed codes with their scale. WEFT_NO_BUF: this buffer does not exist, or no
+ * buffer contains the whole tensor. */
 enum weft_quantised_part {
   WEFT_CODES,
   WEFT_SCALE,

@@ -28,8 +28,9 @@ struct shard {
   GMappedFile *map;
   const uint8_t *data;
   uint64_t bytes;       /* size of the data section */
-  GPtrArray *entries;   /* struct entry, owned; in the order of their data */
-  GHashTable *by_name;  /* name -> struct entry, not owned */
+  /* array of struct entry, which it owns, in the order of the entries' data */
+  GPtrArray *entries;
+  GHashTable *by_name;  /* tensor name -> struct entry, which belongs to `entries` */
   GHashTable *metadata; /* key -> value */
 };
 
@@ -41,9 +42,9 @@ struct entry {
 
 struct weft_safetensors {
   char *path;
-  GPtrArray *shards;   /* struct shard, owned */
-  GPtrArray *list;     /* struct entry, owned by the shards */
-  GHashTable *by_name; /* name -> struct entry, not owned */
+  GPtrArray *shards;   /* array of struct shard, which it owns */
+  GPtrArray *list;     /* array of struct entry, which the shards own */
+  GHashTable *by_name; /* tensor name -> struct entry, which the shards own */
 };
 
 static void
@@ -308,8 +309,8 @@ open_single (weft_safetensors *file, GError **error)
   return TRUE;
 }
 
-/* Returns a shard in the folder of the index; opens the shard at the first call. `opened` maps
- * names to shards that `file` owns. */
+/* Returns a shard file in the folder of the index; opens the shard at the first call. `opened` maps
+ * file names to shards, which `file` owns. */
 static struct shard *
 shard_beside (weft_safetensors *file, GHashTable *opened, const char *name, GError **error)
 {

@@ -41,7 +41,7 @@ struct weft_tensor {
   enum weft_tensor_type type;
   uint32_t n_dim;
   uint64_t dim[WEFT_TENSOR_MOST_DIMS];
-  uint64_t begin, end; /* bytes from the start of the data section */
+  uint64_t begin, end; /* position of the tensor in the data section of the file, in bytes */
 };
 
 static inline uint64_t

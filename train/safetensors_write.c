@@ -1,5 +1,5 @@
-/* Writing safetensors files. The header is written at the first call that passes data, when all
- * tensors are declared. */
+/* Writes a safetensors file. The header is written at the first call that passes data, because all
+ * tensors must be declared before. */
 #include "train/safetensors.h"
 #include "core/base/error.h"
 #include "core/base/json.h"
@@ -14,12 +14,13 @@
 
 struct weft_safetensors_writer {
   char *path;
-  char *temporary;      /* NULL before the first write */
-  int fd;               /* of the temporary file, or -1 */
+  char *temporary;      /* name of the temporary file; NULL before the first write */
+  int fd;               /* file descriptor of the temporary file, or -1 */
   GArray *tensors;      /* struct weft_tensor */
   GHashTable *names;    /* set of names; the strings are owned by `tensors` */
-  GPtrArray *metadata;  /* key, value, key, value, owned */
-  uint64_t wanted, put; /* bytes of data declared, and written so far */
+  GPtrArray *metadata;  /* keys and values in turn; owns the strings */
+  /* number of bytes of data that were declared; number of bytes written so far */
+  uint64_t wanted, put;
   gboolean begun, failed;
 };
 
@@ -162,7 +163,7 @@ check_place (weft_safetensors_writer *w, GError **error)
   return !w->failed;
 }
 
-/* Opens the temporary file and writes the header, at the first call only. */
+/* At the first call, opens the temporary file and writes the header; later calls do nothing. */
 static gboolean
 begin (weft_safetensors_writer *w, GError **error)
 {
@@ -200,7 +201,8 @@ weft_safetensors_put (weft_safetensors_writer *w, const void *data, uint64_t byt
   return TRUE;
 }
 
-/* Calls fsync() on the folder: a rename survives a crash of the machine only after that. */
+/* Calls fsync() on the folder: only then does the new name of the file survive a crash of the
+ * machine. */
 static gboolean
 sync_folder (const weft_safetensors_writer *w, GError **error)
 {

@@ -7,7 +7,7 @@
  * Rackoff 1988). The halves of short files have few bits and need more rounds. */
 #define ROUNDS 8
 
-/* A permutation of [0, 4^half). */
+/* Maps `index` by a permutation of [0, 4^half), which depends on `key`. */
 static uint64_t
 scramble (uint64_t index, unsigned half, uint64_t key)
 {
@@ -22,8 +22,8 @@ scramble (uint64_t index, unsigned half, uint64_t key)
   return left << half | right;
 }
 
-/* A permutation of [0, n) by cycle walking: repeats scramble() until the result is below n, which
- * takes fewer than four calls on average, since 4^half < 4 n. */
+/* Maps `index` by a permutation of [0, n). Cycle walking: repeats scramble() until the result is
+ * below n, which takes fewer than four calls on average, since 4^half < 4 n. */
 static uint64_t
 permute (uint64_t index, uint64_t n, uint64_t key)
 {

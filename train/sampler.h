@@ -24,13 +24,14 @@ gboolean weft_sampler_init (struct weft_sampler *sampler, const weft_tokens *tok
                             uint32_t seq_length, double eval_share, uint64_t seed,
                             gboolean shuffle, GError **error);
 
-/* The index of the sequence that is visited at a position. */
+/* Returns the number of the sequence at a position of the visiting order. */
 uint64_t weft_sampler_sequence (const struct weft_sampler *sampler, uint64_t position);
 
 /* Reads sequences at positions [position, position + n) into out (n, seq_length + 1). */
 gboolean weft_sampler_train (const struct weft_sampler *sampler, uint64_t position, uint32_t n,
                              int32_t *out, GError **error);
 
-/* Like weft_sampler_train(), but reads evaluation sequences in file order, modulo their number. */
+/* Like weft_sampler_train(), but reads sequences of the evaluation split, in file order. Positions
+ * beyond the last sequence begin again at the first one. */
 gboolean weft_sampler_eval (const struct weft_sampler *sampler, uint64_t position, uint32_t n,
                             int32_t *out, GError **error);

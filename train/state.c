@@ -42,7 +42,8 @@ elements (const struct weft_param *param)
   return param->rows * param->columns;
 }
 
-/* Adds the pieces of a parameter that the slices of one group member hold. */
+/* Adds those parts of a parameter whose optimizer state is in the slices of group member
+ * `place`. */
 static void
 add_pieces (struct copy *copy, uint32_t place)
 {
@@ -79,8 +80,8 @@ add_copy (struct tensor *t, const struct stage *stage, const struct weft_param *
   g_array_append_val (t->copies, copy);
 }
 
-/* Number of parts into which tensor parallelism splits the dense tensors of a role. n_experts()
- * returns the number of parts for tensors of experts. */
+/* Number of parts into which tensor parallelism splits the tensors of a pipeline stage, except
+ * those of experts. n_experts() returns the number of parts for tensors of experts. */
 static uint32_t
 n_dense (const weft_state *state)
 {
@@ -94,7 +95,8 @@ n_experts (const weft_state *state)
   return weft_mesh_deals_experts (mesh) ? weft_mesh_group_size (mesh, WEFT_GROUP_TP_EP) : 0;
 }
 
-/* Adds the copies of all parts of a tensor; `stage` points to the stage of part 0. */
+/* Adds the tensor-parallel (or expert-parallel) parts of a parameter to its tensor. `stage`
+ * describes the ranks that have part 0. */
 static void
 add_copies (const weft_state *state, struct tensor *t, const struct stage *stage,
             const struct weft_param *param)
@@ -126,7 +128,8 @@ add_tensor (weft_state *state, const struct stage *stage, const struct weft_para
   g_array_append_val (state->tensors, t);
 }
 
-/* Adds copies on a second stage: head of a tied embedding, second copy of a stage (DualPipe). */
+/* Adds the copies that a second pipeline stage has of a tensor: the head of a tied embedding, or
+ * all tensors of a stage that exists twice (DualPipe). */
 static void
 add_duplicate (weft_state *state, const struct stage *stage, const struct weft_param *param)
 {
@@ -142,7 +145,8 @@ add_duplicate (weft_state *state, const struct stage *stage, const struct weft_p
   add_copies (state, found, stage, param);
 }
 
-/* Adds all parameters of a role; `stage` points to the stage of part 0. */
+/* Adds all parameters of a pipeline stage. `stage` describes the ranks that have tensor-parallel
+ * part 0. */
 static void
 add_stage (weft_state *state, const struct stage *stage, gboolean duplicates)
 {
@@ -191,7 +195,8 @@ add_buffers (weft_state *state, uint32_t row)
     }
 }
 
-/* Adds a run. Consecutive tensor rows with the same columns become one run with several lines. */
+/* Adds a contiguous range of elements. Consecutive tensor rows with the same columns become one run
+ * with several lines. */
 static void
 add_run (struct tensor *t, const struct piece *piece, const struct weft_cut_run *found)
 {
@@ -222,8 +227,8 @@ add_owner (struct tensor *t, uint32_t copy, const struct piece *piece)
   g_array_append_val (t->owners, owner);
 }
 
-/* Adds an owner for each piece. `turn` selects another replica for each tensor, so that all
- * replicas write a share of a checkpoint. */
+/* For each piece of a copy, chooses the replica from which the elements are read. `turn` changes
+ * with each tensor, so that all replicas write a share of a checkpoint. */
 static void
 find_owners (struct tensor *t, uint32_t copy, uint32_t turn)
 {
@@ -241,7 +246,8 @@ find_owners (struct tensor *t, uint32_t copy, uint32_t turn)
   g_assert (reached == elements (copy_at (t, copy)->param));
 }
 
-/* Finds the runs of all parts of a tensor. A tensor that is not optimized has one owner. */
+/* Finds, for all parts of a tensor, the ranges of elements that each rank owns (struct
+ * weft_state_run). A tensor without optimizer state has one owner. */
 static void
 find_runs (struct tensor *t, uint32_t turn)
 {
@@ -257,7 +263,8 @@ find_runs (struct tensor *t, uint32_t turn)
     find_owners (t, part, turn);
 }
 
-/* Whether a stage has fp32 masters beside its weights, other than those of fp8 weights. */
+/* Whether the ranks of a stage have fp32 master weights beside their weights. Masters of fp8
+ * weights do not count. */
 static gboolean
 has_master (const struct stage *stage)
 {
@@ -278,7 +285,8 @@ find_stages (weft_state *state, uint32_t role, struct stage *stage)
     find_stage (state->x, role, WEFT_GROUP_EDP, part, stage++);
 }
 
-/* Sort key: tensors before the layers, then layers by number, then tensors after them. */
+/* Key for sorting tensors: tensors before the layers, then layers by number, then tensors after the
+ * layers. */
 static uint64_t
 order_of (const struct tensor *t)
 {
@@ -317,8 +325,8 @@ weft_state_new (weft_exec *x)
       add_stage (state, &state->stage[i], duplicates);
   for (uint32_t row = 0; row < x->actors->n; row++)
     add_buffers (state, row);
-  g_array_sort (state->tensors, compare_tensors); /* interleaved stages hold several parts of the
-                                                   * model */
+  /* sorted by layer, because a rank with interleaved stages has several parts of the model */
+  g_array_sort (state->tensors, compare_tensors);
   for (uint32_t i = 0; i < state->tensors->len; i++)
     find_runs (&g_array_index (state->tensors, struct tensor, i), i);
   state->has_master = has_master (&state->stage[0]);
@@ -365,11 +373,11 @@ weft_state_free (weft_state *state)
 
 /* ----------------------------------------------------------- reading and writing */
 
-/* Elements of a tensor inside a buffer of one row. */
+/* A range of elements of a tensor in a buffer of one rank. */
 struct place {
   uint32_t row, buf;
   enum weft_dtype dtype;
-  uint64_t at, n; /* element range of the buffer */
+  uint64_t at, n; /* the range of elements in the buffer */
 };
 
 static gboolean
@@ -378,8 +386,8 @@ is_fp8 (const struct copy *copy)
   return copy->param->scale != WEFT_NO_BUF;
 }
 
-/* Whether this kind is stored in the weight buffer: in a job without master weights, the weight is
- * also the master. fp8 weights always have masters. */
+/* Whether elements of this kind are in the weight buffer. In a job without master weights, the
+ * weight is also the master. fp8 weights always have masters. */
 static gboolean
 is_weight (const weft_state *state, const struct copy *copy, enum weft_state_kind kind)
 {
@@ -395,8 +403,9 @@ weight_place (const struct copy *copy, uint32_t row, uint64_t first, uint64_t n)
   return (struct place){ row, buf, copy->stage->p->buf[buf].dtype, first, n };
 }
 
-/* The element of the flat buffer at which a buffer of a slice begins. A shard buffer has one slice
- * of its bucket, a device weight buffer the whole bucket, and other buffers only the slice. */
+/* Index in the flat buffer of the first element of a slice's buffer. A shard buffer contains one
+ * slice of its bucket, a weight buffer on the device the whole bucket, and any other buffer only
+ * the slice. */
 static uint64_t
 first_in (const weft_program *p, const struct weft_slice *slice, uint32_t buf)
 {
@@ -425,7 +434,7 @@ slice_place (const weft_state *state, const struct copy *copy, const struct piec
                          before + piece->offset + first - piece->first, n };
 }
 
-/* The place of elements in the host copy of the weights, which the CPU optimizer updates. */
+/* The place of elements in the host copy of the weights, which an optimizer on the CPU updates. */
 static struct place
 host_place (const struct copy *copy, const struct piece *piece, uint64_t first, uint64_t n)
 {
@@ -435,7 +444,8 @@ host_place (const struct copy *copy, const struct piece *piece, uint64_t first, 
                          piece->offset + first - piece->first, n };
 }
 
-/* Whether each rank has the whole part of the tensor (a view of the flat buffer), not a slice. */
+/* Whether each rank has its whole tensor-parallel part of the tensor (in a view of the flat
+ * buffer), not only a slice of that part. */
 static gboolean
 holds_whole (const weft_state *state, const struct copy *copy, enum weft_state_kind kind)
 {
@@ -461,7 +471,8 @@ weft_state_address (const weft_state *state, uint32_t tensor, uint32_t row)
   return NULL;
 }
 
-/* Reads elements as floats: fp32 directly into `out`, other types through state->raw. */
+/* Reads elements of a buffer as floats: fp32 directly into `out`, other types through
+ * state->raw. */
 static void
 fetch (weft_state *state, struct place place, float *out)
 {
@@ -493,12 +504,12 @@ store (weft_state *state, struct place place, const float *in)
   }
 }
 
-/* Range of elements that a call reads or writes. */
+/* The range of elements of a tensor that a call reads or writes. */
 struct window {
   uint64_t first, n;
 };
 
-/* Iterator over the part of a copy that a piece holds. */
+/* Iterates over those elements of a copy that one piece (the elements of one owner) contains. */
 struct walk {
   const struct copy *copy;
   uint64_t at, end;
@@ -514,7 +525,8 @@ walk_new (const struct copy *copy, const struct window *w, uint64_t at, uint64_t
   return walk;
 }
 
-/* Finds the next run inside the window. FALSE: there is none. */
+/* Finds the next contiguous range of elements that is inside the window. FALSE: no element is
+ * left. */
 static gboolean
 next_run (struct walk *walk, const struct window *w, struct weft_cut_run *run)
 {
@@ -557,7 +569,8 @@ write_buffers (weft_state *state, const struct tensor *t, enum weft_state_kind k
   }
 }
 
-/* The amax of an fp8 tensor, read from a rank of this process or from the gathered masters. */
+/* Reads the amax (largest magnitude) of an fp8 tensor from a rank of this process, or computes it
+ * from the gathered masters. */
 static float
 largest_magnitude (weft_state *state, uint32_t tensor, const struct copy *copy)
 {
@@ -577,7 +590,7 @@ largest_magnitude (weft_state *state, uint32_t tensor, const struct copy *copy)
   return largest;
 }
 
-/* Replaces fp8 masters in `out` by the values of their codes. */
+/* Replaces the masters of an fp8 tensor in `out` by the values of their fp8 codes. */
 static void
 round_to_values (weft_state *state, uint32_t tensor, uint64_t first, uint64_t n, float *out)
 {
@@ -745,7 +758,7 @@ quantise_copy (weft_state *state, uint32_t tensor, const struct copy *copy)
   weft_quantised_release (&q);
 }
 
-/* Quantises every copy of the tensor. */
+/* Quantises the fp8 codes of every copy of the tensor from its masters. */
 static void
 quantise_tensor (weft_state *state, uint32_t tensor)
 {

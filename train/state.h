@@ -54,22 +54,22 @@ gboolean weft_state_go_on (const weft_state *state, GError **error);
 /* The connection to the other processes of the job; NULL in a job of one process. */
 struct weft_rendezvous *weft_state_peers (const weft_state *state);
 
-/* Whether a row of the executor (a rank) belongs to this process. */
+/* Whether a rank belongs to this process. */
 gboolean weft_state_has (const weft_state *state, uint32_t row);
 
 /* The tensors in model order: embeddings, layers, final norm, head. */
 uint32_t weft_state_count (const weft_state *state);
 const struct weft_state_tensor *weft_state_at (const weft_state *state, uint32_t tensor);
 
-/* The training precision: the type of all weights that are not fp8. */
+/* The training precision: the data type of all weights that are not fp8. */
 enum weft_dtype weft_state_dtype (const weft_state *state);
 
-/* Reads elements [first, first + n) of a tensor as floats. 16-bit weights convert exactly; fp8
- * weights are the values of their codes. */
+/* Reads elements [first, first + n) of a tensor as floats. 16-bit weights are converted exactly;
+ * fp8 weights are read as the values of their codes. */
 void weft_state_read (weft_state *state, uint32_t tensor, enum weft_state_kind kind,
                       uint64_t first, uint64_t n, float *out);
-/* Address of a tensor as kernels read it, valid while the executor is open. NULL if the row has no
- * whole copy of the tensor, or has fp8 codes. */
+/* Address of a tensor in the memory of a rank, as kernels read it; valid while the executor is
+ * open. NULL if the rank has no whole copy of the tensor, or has fp8 codes. */
 void *weft_state_address (const weft_state *state, uint32_t tensor, uint32_t row);
 
 /* Writes elements [first, first + n) of a tensor. Weights are rounded to their type. Writing the
@@ -90,9 +90,9 @@ gboolean weft_state_gather (weft_state *state, uint32_t tensor, GError **error);
 /* Frees the gathered masters. */
 void weft_state_drop_gathered (weft_state *state);
 
-/* Elements that a row of the executor owns, the same for all kinds. The runs of all rows together
- * are the whole tensor, without overlap. A run has `lines` lines of n elements; each line begins
- * one tensor row after the previous line. */
+/* The elements that one rank owns, the same for all kinds of state. The runs of all ranks together
+ * are the whole tensor, without overlap. A run has `lines` lines of n contiguous elements; each
+ * line begins one row of the tensor after the previous line. */
 struct weft_state_run {
   uint32_t row;
   uint64_t first, n, lines;

@@ -9,8 +9,8 @@
 /* "initializer_range" of gpt2 in transformers, and Radford et al. 2018, section 4.1: N(0, 0.02). */
 #define DEVIATION 0.02
 
-#define BLOCK (1u << 22) /* elements drawn and written at once */
-#define SHARE (1u << 16) /* fewest elements per thread */
+#define BLOCK (1u << 22) /* number of elements that are drawn and written at once */
+#define SHARE (1u << 16) /* one thread is used per this many elements, and one more for the rest */
 #define MOST_THREADS 32u
 
 /* Hash of the tensor name, mixed with the seed. */

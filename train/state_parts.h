@@ -3,47 +3,52 @@
 #include "core/program/segment.h"
 #include "train/state.h"
 
-/* The ranks that run one program and hold the same tensor-parallel (or expert-parallel) part: a
- * data-parallel group, for experts an expert-data-parallel group, in group order. */
+/* The ranks that run one program (one pipeline stage) and have the same tensor-parallel or
+ * expert-parallel part. They are a data-parallel group (for experts, an expert-data-parallel
+ * group), in group order. */
 struct stage {
   const weft_program *p;
   uint32_t part;
   uint32_t n_place, n_slice;
-  uint32_t *row;             /* row of the executor, by index in the group */
+  uint32_t *row;             /* by index in the group: number of the rank */
   struct weft_slice **slice; /* [place][n_slice] */
 };
 
-/* Elements [first, first + n) of a stage's part of a tensor. One row holds the optimizer state of
- * these elements. */
+/* Elements [first, first + n) of the part of a tensor that the ranks of a stage have. The optimizer
+ * state of these elements is on one rank, `row`. */
 struct piece {
   uint32_t row;
   uint64_t first, n;
-  uint64_t offset; /* element of the slice at which the piece begins */
+  uint64_t offset; /* index in the slice of the first element of the piece */
   const struct weft_slice *slice;
 };
 
-/* The part of a tensor that one stage holds. */
+/* The tensor-parallel or expert-parallel part of a tensor that the ranks of one stage have. */
 struct copy {
   const struct stage *stage;
   const struct weft_param *param;
-  GArray *pieces; /* struct piece, by first element */
+  GArray *pieces; /* array of struct piece, ordered by first element */
 };
 
 struct tensor {
   struct weft_state_tensor info;
-  GArray *copies;  /* struct copy: all parts, then the copies on other stages (tied embedding) */
-  gboolean stale;  /* fp8: masters were written, codes are not yet quantised from them */
+  /* array of struct copy: all parts of the tensor, then the copies on other stages (tied
+   * embedding) */
+  GArray *copies;
+  /* fp8: the masters were written, and the codes have not been quantised from them yet */
+  gboolean stale;
   GArray *runs;    /* struct weft_state_run */
   GArray *owners;  /* struct owner */
-  GArray *buffers; /* struct buffer, of a tensor without optimizer state; or NULL */
+  /* array of struct buffer; only for a tensor without optimizer state, else NULL */
+  GArray *buffers;
 };
 
-/* A buffer that contains a whole tensor that no optimizer updates. */
+/* A buffer on one rank that contains a whole tensor without optimizer state. */
 struct buffer {
   uint32_t row, buf;
 };
 
-/* The piece from which a read gets the elements, and the index of the copy that has this piece. */
+/* Where a read finds elements: the piece, and the index of the copy to which the piece belongs. */
 struct owner {
   uint32_t copy;
   struct piece piece;
@@ -53,13 +58,15 @@ struct weft_state {
   weft_exec *x;
   enum weft_dtype dtype;
   gboolean has_master;
-  uint32_t n_stage; /* per role: its tensor-parallel parts, then its expert-parallel parts */
+  /* number of stages. For each pipeline stage: its tensor-parallel parts, then its expert-parallel
+   * parts */
+  uint32_t n_stage;
   struct stage *stage;
   GArray *tensors; /* struct tensor */
-  void *raw;       /* MOST_AT_ONCE elements in the type of a buffer */
-  weft_state_asked asked; /* set by weft_state_watch(), or NULL */
+  void *raw;       /* room for MOST_AT_ONCE elements in the type of a buffer */
+  weft_state_asked asked; /* function that weft_state_watch() has set, or NULL */
   void *user;
-  float *gathered; /* masters of one tensor gathered from all processes, or NULL */
+  float *gathered; /* masters of one tensor, gathered from all processes, or NULL */
   uint32_t gathered_of;
 };
 

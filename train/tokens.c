@@ -6,7 +6,7 @@
 /* Number of ids that int32_t can hold. */
 #define MOST_IDS ((int64_t) G_MAXINT32 + 1)
 
-/* Bytes that are read at once; bytes of the largest type. */
+/* number of bytes that are read at once; size in bytes of the largest type */
 #define BLOCK 16384u
 #define MOST_TOKEN_BYTES 8
 
@@ -64,7 +64,7 @@ run_end (const weft_tokens *tokens, unsigned run)
   return run + 1 < tokens->run->len ? run_at (tokens, run + 1)->first : tokens->count;
 }
 
-/* Reads n tokens of one run in the integer type of the file. */
+/* Reads n tokens of one contiguous range, in the integer type of the file. */
 static gboolean
 read_raw (const weft_tokens *tokens, unsigned run, uint64_t token, uint64_t n, void *out,
           GError **error)
@@ -76,7 +76,7 @@ read_raw (const weft_tokens *tokens, unsigned run, uint64_t token, uint64_t n, v
                               error);
 }
 
-/* Index of the run that contains a token of the stream. */
+/* Index of the contiguous range of tokens that contains a token of the stream. */
 static unsigned
 find_run (const weft_tokens *tokens, uint64_t token)
 {
@@ -92,7 +92,7 @@ find_run (const weft_tokens *tokens, uint64_t token)
   return low;
 }
 
-/* Whether the bytes at `offset` directly follow the last run. */
+/* Whether the bytes at `offset` directly follow the last contiguous range of tokens. */
 static gboolean
 continues (const weft_tokens *tokens, uint64_t offset)
 {
@@ -396,7 +396,7 @@ blame_token (const weft_tokens *tokens, const uint8_t *raw, uint64_t token, GErr
                          tokens->path, token, id, MIN (tokens->vocab_size, MOST_IDS));
 }
 
-/* Reads n tokens of one run, in blocks. */
+/* Reads n tokens of one contiguous range, in blocks. */
 static gboolean
 read_ids (const weft_tokens *tokens, unsigned run, uint64_t token, uint64_t n, int32_t *out,
           GError **error)

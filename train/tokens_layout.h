@@ -8,7 +8,7 @@
 #error "token files are little-endian and are read as they lie"
 #endif
 
-/* constant, type in C */
+/* Columns: constant, type in C. */
 #define WEFT_TOKEN_TYPE_LIST(X)                                                                    \
   X (WEFT_TOKEN_U8, uint8_t)                                                                       \
   X (WEFT_TOKEN_I16, int16_t)                                                                      \
@@ -22,26 +22,27 @@ enum weft_token_type {
 #undef WEFT_TOKEN_TYPE_ID
 };
 
-/* Tokens that are contiguous in the file, up to the next run or the end of the stream. */
+/* A range of tokens that are contiguous in the file. The range ends where the next one begins, or
+ * at the end of the stream. */
 struct weft_token_run {
-  uint64_t first;  /* index in the stream of the run's first token */
-  uint64_t offset; /* bytes from the start of the file, not necessarily aligned */
+  uint64_t first;  /* index in the stream of the first token of this range */
+  uint64_t offset; /* position in the file in bytes, not necessarily aligned */
 };
 
 struct weft_tokens {
-  char *path; /* as the user typed it */
+  char *path; /* name of the file as the user typed it */
   const char *format;
   int64_t vocab_size;
   weft_data_file *file;
   enum weft_token_type type;
-  GArray *run;    /* struct weft_token_run, sorted by `first`, none empty */
+  GArray *run;    /* array of struct weft_token_run, sorted by `first`; no range is empty */
   uint64_t count; /* tokens */
 };
 
 unsigned weft_token_bytes (enum weft_token_type type);
 
-/* Appends n tokens at byte `offset` of the file to the stream. Extends the last run if the tokens
- * directly follow it. */
+/* Appends the n tokens at byte `offset` of the file to the stream. If they directly follow the last
+ * range of tokens, extends that range. */
 void weft_tokens_append (weft_tokens *tokens, uint64_t offset, uint64_t n);
 
 /* Whether a file begins with the magic number of a Megatron index. */

@@ -6,7 +6,8 @@
 #include "core/base/error.h"
 #include <string.h>
 
-static const char magic[9] = "MMIDIDX\0"; /* the ninth byte is the literal's terminating zero */
+/* the ninth byte is the zero at the end of the string literal */
+static const char magic[9] = "MMIDIDX\0";
 
 #define VERSION_AT 9
 #define TYPE_AT 17
@@ -20,10 +21,10 @@ struct index {
   uint64_t bytes, sequences, documents;
 };
 
-/* Sequences that are read at once. */
+/* number of sequences that are read at once */
 #define BLOCK 4096u
 
-/* Element types by type code (class DType of indexed_dataset.py). */
+/* Element types of the Megatron index by their numbers (class DType of indexed_dataset.py). */
 static const struct {
   const char *word;
   gboolean tokens; /* whether token ids may have this type */
@@ -72,8 +73,8 @@ check_type (const struct index *index, unsigned code, enum weft_token_type *type
   return TRUE;
 }
 
-/* Checks the size of the index. Sizes are compared by division: the counts are not trusted, and
- * products could overflow. */
+/* Checks that the size of the index agrees with its counts. Sizes are compared by division: the
+ * counts are not trusted, and products could overflow. */
 static gboolean
 check_size (const struct index *index, GError **error)
 {
@@ -135,7 +136,8 @@ read_header (struct index *index, enum weft_token_type *type, GError **error)
          check_modes (index, error);
 }
 
-/* Appends a sequence. A sequence outside the .bin file is an error. */
+/* Appends a sequence of the Megatron index to the token stream. A sequence outside the .bin file is
+ * an error. */
 static gboolean
 append_sequence (weft_tokens *tokens, const struct index *index, uint64_t sequence, int64_t length,
                  int64_t pointer, GError **error)

@@ -21,30 +21,34 @@ struct trainer {
 
   weft_tokens *tokens;
   struct weft_sampler sampler;
-  int32_t *batch;              /* the global batch, read through control.tokens */
-  int32_t *next;               /* the global batch of the next step, if has_next */
+  /* the global batch of the current step, which control.tokens points to */
+  int32_t *batch;
+  /* the global batch of the next step; only valid if has_next is set */
+  int32_t *next;
   gboolean has_next;
-  GError *unread;              /* why the next batch could not be read, or NULL */
+  /* why the global batch of the next step could not be read, or NULL */
+  GError *unread;
   struct weft_control control; /* parameters of the next step, read by the executor */
   weft_exec *x;
   weft_state *state;
-  weft_checkpoint_lock *lock; /* lock of the directory `save`, or NULL */
+  weft_checkpoint_lock *lock; /* lock of the checkpoint directory, or NULL */
 
   struct weft_progress progress;
   uint64_t saved;      /* step of the newest checkpoint in `save` */
   uint32_t bad_in_row; /* number of consecutive bad steps (WEFT_TRAINER_MOST_SKIPS) */
   gboolean ruined;     /* the newest step updated weights from a loss that is not finite */
-  uint64_t ran;        /* steps of this run */
-  double final_loss;   /* loss of the newest step; NaN if no step was run */
-  double eval_loss;    /* loss of the newest evaluation; 0 if there was none */
-  weft_timeline *timeline; /* of the newest step */
+  uint64_t ran;        /* number of steps that this run has done */
+  double final_loss;   /* loss of the newest step; NaN if this run did no step */
+  double eval_loss;    /* loss of the newest evaluation; 0 if no evaluation was run */
+  weft_timeline *timeline; /* times of the newest step */
   struct weft_trainer_loading loading;
   const struct weft_signals *signals;
-  int signal;                 /* the signal that this process received, or 0 */
+  int signal;                 /* number of the signal that this process received, or 0 */
   gboolean interrupted;
-  gboolean stop; /* a process has lost its data or, in a job of several processes, received a
-                  * signal; the same in all processes */
-  enum weft_data_change data; /* the last change of the token file that was found */
+  /* a process has lost its token data or, in a job of several processes, received a signal; all
+   * processes have the same value */
+  gboolean stop;
+  enum weft_data_change data; /* the newest change of the token file that was found */
 };
 
 static struct weft_rendezvous *
@@ -112,7 +116,8 @@ was_signalled (struct trainer *t)
   return signal != 0;
 }
 
-#define MUCH_MEMORY 2e9 /* a run that needs at least so many bytes prints the number first */
+/* bytes of memory from which on a run prints the amount before it allocates the memory */
+#define MUCH_MEMORY 2e9
 /* Microseconds between messages while weights are made or loaded. */
 enum { LOADING_EVERY = 10 * G_USEC_PER_SEC };
 
@@ -131,8 +136,8 @@ weft_trainer_loading_text (struct weft_trainer_loading *loading, uint32_t ranks,
                           (double) (now - loading->start) / G_USEC_PER_SEC);
 }
 
-/* Whether to stop loading (weft_state_watch()), in a job of one process. Several processes merge
- * their signals after loading. Also tells how long loading has taken. */
+/* In a job of one process: whether to stop loading weights (weft_state_watch()). Several processes
+ * merge their signals after loading. The function also prints how long loading has taken. */
 static gboolean
 stops_loading (void *user)
 {
@@ -177,7 +182,7 @@ open_save (struct trainer *t, GError **error)
   return !dir || (t->lock = weft_checkpoint_lock_new (dir, peers_of (t), error));
 }
 
-/* Announces memory that a user may not expect a run to take. */
+/* Prints how much memory the run allocates on this machine, if the amount may surprise the user. */
 static void
 tell_memory (const struct trainer *t, const struct weft_exec_ops *ops)
 {
@@ -576,8 +581,9 @@ after_step (struct trainer *t, gboolean first, GError **error)
   return !is_due (t, o->save_interval) || save (t, error);
 }
 
-/* Whether the run must stop because of a signal or of lost data. A single process polls for signals
- * here; several processes merge their signals in agree(), so that all stop after the same step. */
+/* Whether the run must stop, because of a signal or because token data was lost. A single process
+ * polls for signals here. Several processes merge their signals in agree(), so that all stop after
+ * the same step. */
 static gboolean
 must_stop (struct trainer *t)
 {
@@ -590,7 +596,7 @@ loop (struct trainer *t, GError **error)
   const uint64_t first = t->progress.step + 1;
   struct weft_metrics none;
 
-  /* no time limit: one process may load for much longer than another */
+  /* no time limit, because some processes may need much longer than others to load */
   if (!agree (t, "the state after step", 0, &none, error))
     return FALSE;
 

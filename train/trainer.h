@@ -4,23 +4,29 @@
 #include "core/exec/exec.h"
 
 struct weft_trainer_options {
-  const char *data;                                     /* token file (tokens.h) */
+  const char *data;                                     /* name of the token file (tokens.h) */
   uint64_t steps;                                       /* optimizer steps of the whole run,
                                                          * including those before a resume */
   uint64_t seed;
   gboolean seed_given; /* the user gave the seed: a loaded checkpoint must have the same */
-  double lr, min_lr;                                    /* peak and final learning rate */
+  /* learning rate after warm-up; learning rate at the end */
+  double lr, min_lr;
   double beta1, beta2, epsilon, weight_decay;
-  uint64_t warmup, decay_steps; /* steps at which lr is reached; at which min_lr is reached */
-  double eval_share; /* share of the sequences held out for evaluation, at the end of the file */
-  uint64_t eval_interval, eval_batches;                 /* steps between evaluations (0: none);
-                                                         * limit of global batches of one */
+  /* number of the step at which the learning rate reaches lr; at which it reaches min_lr */
+  uint64_t warmup, decay_steps;
+  /* share of the sequences, at the end of the file, that is reserved for evaluation */
+  double eval_share;
+  /* number of steps between evaluations (0: no evaluation); maximum number of global batches in an
+   * evaluation */
+  uint64_t eval_interval, eval_batches;
   gboolean shuffle;
-  const char *save, *load;                              /* checkpoint directories, or NULL */
+  /* names of checkpoint directories, or NULL */
+  const char *save, *load;
   uint64_t save_interval;
-  uint32_t keep; /* newest checkpoints to keep; 0: all */
-  const char *init_safetensors, *export_safetensors, *dump_gradients; /* paths, or NULL */
-  struct weft_exec_options exec;                        /* exec.control is set by the trainer */
+  uint32_t keep; /* number of newest checkpoints that are kept; 0: all */
+  /* names of files or directories, or NULL */
+  const char *init_safetensors, *export_safetensors, *dump_gradients;
+  struct weft_exec_options exec;                        /* the trainer sets exec.control */
 };
 
 /* ------------------------------------------------------------------- learning_rate.c */
@@ -31,7 +37,7 @@ struct weft_trainer_options {
  * gives the same numbers as a run of 100. */
 double weft_trainer_lr (const struct weft_trainer_options *options, uint64_t step);
 
-/* Default peak learning rate: that of published runs of models of this size. */
+/* Default peak learning rate: interpolated from published runs of models of similar size. */
 double weft_trainer_default_lr (uint64_t parameters);
 
 /* Default of decay_steps: the steps of compute-optimal training, 20 tokens per parameter (Hoffmann
@@ -50,20 +56,23 @@ uint64_t weft_trainer_default_decay_steps (uint64_t parameters, uint64_t tokens_
 struct weft_trainer_line {
   uint64_t step, steps;
   double loss, mtp_loss, grad_norm, lr, seconds, tokens_per_s, mfu;
-  double loss_scale;  /* 0: the loss is not scaled */
+  double loss_scale;  /* loss scale of the step; 0: the loss is not scaled */
   uint64_t peak_bytes;
   gboolean skipped;   /* the update was skipped: the gradient norm was not finite */
-  gboolean evaluated; /* the line reports an evaluation: only step, steps and loss are set */
+  /* the line reports an evaluation: only the fields step, steps and loss are set */
+  gboolean evaluated;
 };
 
 struct weft_trainer_result {
-  uint64_t steps, skipped; /* since the first run, over all resumed runs */
-  double final_loss;       /* NaN if no step was run */
+  uint64_t steps, skipped; /* numbers of steps since the first run, over all resumed runs */
+  double final_loss;       /* loss of the newest step; NaN if this run did no step */
   uint32_t n_roles;
-  uint64_t *planned, *allocated; /* device bytes per role; the caller frees them */
-  gboolean interrupted; /* stopped by a signal; a checkpoint was saved if `save` is set and the
-                         * weights were complete */
-  weft_timeline *timeline;       /* of the last step, or NULL; owned by the caller */
+  /* bytes of device memory by pipeline stage; the caller frees the arrays */
+  uint64_t *planned, *allocated;
+  /* the run was stopped by a signal; a checkpoint was saved if `save` is set and the weights were
+   * complete */
+  gboolean interrupted;
+  weft_timeline *timeline;       /* times of the last step, or NULL; owned by the caller */
 };
 void weft_trainer_result_clear (struct weft_trainer_result *result);
 
@@ -74,8 +83,8 @@ struct weft_trainer_loading {
 };
 struct weft_trainer_loading weft_trainer_loading_start (gint64 now);
 
-/* The message at `now`, or NULL if the last one or the start is newer than 10 s. The caller frees
- * the text. */
+/* Message about the progress of loading at the time `now`. NULL: the last message or the start is
+ * newer than 10 s. The caller frees the text. */
 char *weft_trainer_loading_text (struct weft_trainer_loading *loading, uint32_t ranks, gint64 now);
 
 struct weft_trainer_sink {

@@ -18,14 +18,15 @@ fail (const weft_error *error)
   return error->status;
 }
 
-/* Runs the microbatches of one step; all but the last only accumulate their gradients. */
+/* Runs the microbatches of one step. The backward of every microbatch but the last only accumulates
+ * gradients; the last one also launches their reduction. */
 static bool
 accumulate (weft_module *module, const weft_job_facts *job, weft_batches *batches, int32_t *tokens,
             weft_error *error)
 {
   uint64_t position = weft_module_steps (module) * job->global_batch_size;
 
-  if (job->stages > 1) /* one call runs the whole pipeline schedule */
+  if (job->stages > 1) /* this call runs the whole pipeline schedule */
     return weft_batches_read (batches, position, tokens, error) &&
            weft_module_forward_backward (module, tokens, error);
   for (uint32_t micro = 0; micro < job->microbatches; micro++) {

@@ -33,7 +33,7 @@ is_blank (char c)
   return c == ' ' || c == '\t';
 }
 
-/* Cuts the line at a comment: at a hash that begins the line or follows a blank. */
+/* Cuts the line where a comment begins: at a hash at the begin of the line, or after a blank. */
 static void
 cut_comment (char *line)
 {

@@ -7,14 +7,14 @@
 #include "core/base/field.h"
 
 struct weft_conf_entry {
-  const char *section, *key, *value; /* borrowed from the conf */
+  const char *section, *key, *value; /* owned by the weft_conf */
   unsigned line;                     /* 1-based */
 };
 
 typedef struct weft_conf {
-  char *name;                    /* file name for messages */
+  char *name;                    /* name of the file in messages */
   unsigned n_entry;
-  struct weft_conf_entry *entry; /* n_entry entries, in file order */
+  struct weft_conf_entry *entry; /* the entries, n_entry of them, in the order of the file */
   GStringChunk *strings;
 } weft_conf;
 
@@ -37,5 +37,6 @@ char *weft_data_find (const char *folder, const char *name, const char *suffix, 
 /* Names of the bundled files of a folder, without suffix, sorted; free with g_strfreev(). */
 char **weft_data_names (const char *folder, const char *suffix);
 
-/* The folder of bundled data: $WEFT_DATA, else share/weft of the installation, else the source. */
+/* The folder of bundled data: $WEFT_DATA; if that is not set, share/weft of the installation; if
+ * Weft is not installed, the source folder. */
 const char *weft_data_dir (void);

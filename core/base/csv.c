@@ -7,14 +7,14 @@
 #define MOST_COLUMNS 1024
 #define MARK "\xef\xbb\xbf"
 
-/* Position and results of the reader. */
+/* State of the CSV reader: its position in the text, and the cells and rows that it has read. */
 struct reader {
   weft_csv *csv;
   const char *at, *end;
-  unsigned line; /* line number of `at` */
+  unsigned line; /* line number of position `at` */
   GPtrArray *cell;
   GArray *line_of_row;
-  GString *text; /* text of the cell being read */
+  GString *text; /* text of the cell that is read */
 };
 
 static gboolean

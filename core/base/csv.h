@@ -7,7 +7,7 @@
 #include <glib.h>
 
 typedef struct weft_csv {
-  char *name;                 /* file name for messages */
+  char *name;                 /* name of the file in messages */
   unsigned n_column, n_row;   /* numbers of columns and of rows; the header row is not counted */
   const char **column;        /* names */
   const char **cell;          /* cell of a row and a column: cell[row * n_column + column] */
@@ -28,7 +28,7 @@ weft_csv_cell (const weft_csv *csv, unsigned row, unsigned column)
   return csv->cell[(gsize) row * csv->n_column + column];
 }
 
-/* Index of the column with exactly this name, or -1. */
+/* Index of the column with exactly this name; -1 if there is none. */
 int weft_csv_find (const weft_csv *csv, const char *column);
 
 /* Prefixes an input error with "file:line: ".  Always returns FALSE. */

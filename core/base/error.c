@@ -1,7 +1,7 @@
 #include "core/base/error.h"
 #include <string.h>
 
-/* Longest message, in bytes.  A longer one is cut, since it may quote a whole file. */
+/* Longest message, in bytes. A longer message is cut, because it may quote a whole file. */
 #define MOST_MESSAGE 4000
 
 GQuark

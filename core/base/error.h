@@ -23,7 +23,7 @@ enum weft_error {
 #define WEFT_ERROR (weft_error_quark ())
 GQuark weft_error_quark (void);
 
-/* The exit status for an error; 1 for errors of other domains (files, JSON). */
+/* The exit status for an error. It is 1 for errors of other error domains (files, JSON). */
 int weft_error_exit_status (const GError *error);
 
 /* Sets an input error; returns FALSE so that a check can `return weft_bad_input (...)`. */

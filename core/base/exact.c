@@ -28,7 +28,9 @@ add_one (int64_t *sum, double term)
     sum[N_DIGIT]++;
     return;
   }
-  if (exponent == 0) /* zero or subnormal: no product of two fp32 is so small */
+  /* A double that is zero or subnormal is skipped; the product of two fp32 numbers is never that
+   * small. */
+  if (exponent == 0)
     return;
   uint64_t mantissa = (bits & 0xfffffffffffffull) | 1ull << 52;
   int place = exponent - 1075 - WEFT_EXACT_LOW;

@@ -19,10 +19,10 @@
 #define WEFT_WORD_TEXT(id, text, ...) text,
 
 enum weft_type {
-  WEFT_TYPE_INT,    /* int64_t within [lo, hi] */
+  WEFT_TYPE_INT,    /* int64_t; must be in [lo, hi] */
   WEFT_TYPE_BOOL,   /* 0 or 1 */
-  WEFT_TYPE_REAL,   /* double in `unit`, within [lo, hi] */
-  WEFT_TYPE_WORD,   /* index into words[] */
+  WEFT_TYPE_REAL,   /* double in `unit`; must be in [lo, hi] */
+  WEFT_TYPE_WORD,   /* index of a word in words[] */
   WEFT_TYPE_TEXT,   /* number of an interned text (GQuark) */
   WEFT_TYPE_METHOD, /* a method of an upstream class: listed in the help, but a job cannot set it */
 };
@@ -38,14 +38,15 @@ union weft_value {
 struct weft_field {
   const char *name;
   enum weft_type type;
-  const char *def;          /* "none" makes the field optional */
+  const char *def;          /* default value as text; "none": the field may be without a value */
   const char *lo, *hi;      /* least and largest value, both allowed; NULL: no limit */
   const char *unit;         /* "B", "B/s", "s", "FLOP/s", "" */
   const char *const *words; /* the allowed words of a WEFT_TYPE_WORD; NULL-terminated */
   /* names of the classes or files that have the field, separated by spaces */
   const char *source;
-  const char *affects;      /* words of "program memory cost executor init"; "none: why"; "not
-                               yet" */
+  /* what the field changes: words of "program memory cost executor init", or "none: REASON", or
+   * "not yet" */
+  const char *affects;
   const char *aliases;      /* other names of the field, separated by spaces; "": none */
   const char *doc;          /* one line */
   gboolean optional;        /* a sheet (sheet.h) may omit the field: it keeps its default */
@@ -54,7 +55,7 @@ struct weft_field {
 };
 
 struct weft_table {
-  const char *noun; /* "knob", "model field": used in messages */
+  const char *noun; /* what messages call a row of the table: "knob", "model field" */
   const struct weft_field *field;
   unsigned n;
 };
@@ -64,10 +65,12 @@ const char *weft_type_word (enum weft_type type);
 /* Parses every default.  A default that does not parse aborts: it is a bug in the table. */
 void weft_table_defaults (const struct weft_table *table, union weft_value *values);
 
-/* Row number by name or alias, ignoring case, dashes and underscores; -1 when unknown. */
+/* The row with this name or alias; case, dashes and underscores are ignored. -1 if there is
+ * none. */
 int weft_table_find (const struct weft_table *table, const char *name);
 
-/* Sets "unknown <noun> NAME; did you mean OTHER?".  Always returns FALSE. */
+/* Sets an error with a suggestion: "unknown <noun> NAME; did you mean OTHER?". Always returns
+ * FALSE. */
 gboolean weft_table_unknown (const struct weft_table *table, const char *name, GError **error);
 
 gboolean weft_field_parse (const struct weft_field *field, const char *text,

@@ -39,12 +39,12 @@ weft_fold_depth (uint32_t n)
 
 #define WEFT_FOLD_MOST_DEPTH 32
 
-/* Adds entry `below` + 1 of the stack to entry `below`. */
+/* Function that adds entry `below` + 1 of a stack of partial sums to entry `below`. */
 typedef void (*weft_fold_join) (void *stack, uint32_t below);
 
-/* Adds leaf i of n, which the caller has stored as entry `top` of the stack: calls `join` for each
- * addition.  Returns the number of entries that remain; after the last leaf it is 1, and that entry
- * is the whole sum. */
+/* Adds leaf i of n leaves to a sum. The caller has stored the leaf as entry `top` of the stack of
+ * partial sums. Calls `join` for each addition of two entries. Returns the number of entries that
+ * remain; after the last leaf it is 1, and that entry is the whole sum. */
 static inline uint32_t
 weft_fold_push (uint32_t top, uint32_t i, uint32_t n, weft_fold_join join, void *stack)
 {

@@ -1,4 +1,4 @@
-/* home.h - the installation prefix. */
+/* home.h - finds the folder in which Weft is installed. */
 #pragma once
 
 /* The prefix of the installation, which contains share/weft; NULL for a build that is not

@@ -2,7 +2,7 @@
 #include "core/base/error.h"
 #include <setjmp.h>
 
-/* The innermost guarded call of a thread. */
+/* The innermost call of weft_guarded() that the thread is in. */
 struct guard {
   struct guard *outer;
   jmp_buf back;

@@ -63,7 +63,7 @@ weft_json_value (JsonBuilder *b, const char *member, const struct weft_field *fi
     weft_json_text (b, member, text);
 }
 
-/* Removes the ".0" behind an exponent, outside of strings. */
+/* Removes the ".0" that follows an exponent, but not inside strings. */
 static char *
 without_fractions_of_exponents (char *text)
 {

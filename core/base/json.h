@@ -22,6 +22,7 @@ void weft_json_object (JsonBuilder *b, const char *member);
 void weft_json_value (JsonBuilder *b, const char *member, const struct weft_field *field,
                       union weft_value value);
 
-/* The text of a document, on one line or indented. The caller frees it. Unlike json_to_string(), it
- * is JSON for every finite number: json-glib 1.6 prints 1e-08 as 1e-08.0. */
+/* Prints a JSON document as text, on one line or indented. The caller frees the text. Unlike
+ * json_to_string(), it is valid JSON for every finite number: json-glib 1.6 prints 1e-08 as
+ * 1e-08.0. */
 char *weft_json_print (JsonNode *root, gboolean pretty);

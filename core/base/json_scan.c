@@ -35,7 +35,8 @@ scan_fail (const struct scan *s, const char *wanted, GError **error)
   return weft_bad_input (error, "%u:%u: found '%s', wanted %s", s->line, s->column, found, wanted);
 }
 
-/* The code unit of the four hex digits at `at`, or -1. */
+/* The UTF-16 code unit that the four hex digits at `at` stand for; -1 if they are not hex
+ * digits. */
 static int
 code_unit (const char *at, const char *end)
 {
@@ -86,7 +87,7 @@ scan_string (struct scan *s, GError **error)
   return TRUE;
 }
 
-/* Checks a number.  A whole number may have 18 digits, which always fit 64 bits. */
+/* Checks a number. A whole number may have 18 digits, because these always fit 64 bits. */
 static gboolean
 scan_number (struct scan *s, GError **error)
 {
@@ -184,7 +185,7 @@ count_keys (JsonNode *node)
 
 /* Keys of the open objects, innermost last, and the first duplicate. */
 struct keys {
-  GPtrArray *open; /* GHashTable, a set that owns its keys */
+  GPtrArray *open; /* keys of one open object: GHashTable, a set that owns its strings */
   GString *twice;  /* error message about the first duplicate key; empty if there is none */
 };
 

@@ -9,8 +9,9 @@
 /* Scans a text of `length` bytes.  Errors begin with "LINE:COLUMN: ". */
 gboolean weft_json_scan (const char *json, gsize length, GError **error);
 
-/* Scans, then parses; refuses an object with a duplicate key.  Errors begin with "LINE:COLUMN: ".
- * The parser owns the root node, which is NULL for an empty text.  Caller unrefs the parser. */
+/* Scans a JSON text for what json-glib would accept wrongly, then parses it. Refuses an object with
+ * a duplicate key. Errors begin with "LINE:COLUMN: ". The parser owns the root node, which is NULL
+ * for an empty text. The caller unrefs the parser. */
 JsonParser *weft_json_load (const char *json, gsize length, GError **error);
 
 /* The kind of a JSON node as words for messages: "an array", "a number"; "nothing" for NULL. */

@@ -21,7 +21,7 @@ weft_mix (uint64_t x)
   return weft_mix_bits (x + WEFT_MIX_STEP);
 }
 
-/* Initial value of a hash; weft_hash_byte() adds one byte. */
+/* Initial value of a hash. weft_hash_byte() adds one byte to it. */
 #define WEFT_HASH_BEGIN 0xcbf29ce484222325u
 
 static inline uint64_t

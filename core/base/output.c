@@ -32,7 +32,9 @@ struct identity {
 
 static struct {
   GMutex mutex;
-  GArray *read; /* struct identity; NULL before weft_output_guard_inputs() */
+  /* files that the command has read, as struct identity; NULL until weft_output_guard_inputs() is
+   * called */
+  GArray *read;
 } inputs;
 
 void
@@ -142,8 +144,8 @@ weft_output_find (const char *path, char **target, GError **error)
 
 /* ----------------------------------------------------------------------- writing */
 
-/* Opens a file without a name in the folder of the target, or one with a temporary name. An
- * existing target passes on its permissions. */
+/* Opens a file without a name in the folder of the target, or a file with a temporary name. The new
+ * file gets the permissions of an existing target. */
 static int
 open_unfinished (weft_output *o)
 {

@@ -28,11 +28,11 @@ typedef struct weft_output weft_output;
 /* Opens a file for writing; NULL with an error. */
 weft_output *weft_output_open (const char *path, GError **error);
 
-/* The stream to write to. */
+/* The stream to which the caller writes the contents of the file. */
 FILE *weft_output_stream (const weft_output *output);
 
-/* Completes the file, gives it its name and frees `output`. FALSE if anything could not be written;
- * then an existing file keeps its old contents. */
+/* Completes the file, gives the file its name and frees `output`. If anything could not be written,
+ * returns FALSE, and an existing file keeps its old contents. */
 gboolean weft_output_close (weft_output *output, GError **error);
 
 /* Discards what was written and frees `output`, which may be NULL. */

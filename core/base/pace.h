@@ -5,7 +5,7 @@
 
 typedef struct weft_pace {
   gint64 every; /* shortest time between two messages, microseconds */
-  gint64 shown; /* time of the last message or of the start, microseconds */
+  gint64 shown; /* microseconds at which the last message was printed, or the command began */
 } weft_pace;
 
 /* Whether a progress message is due now. TRUE also records `now` as the time of the last

@@ -234,7 +234,8 @@ check_reachable (const weft_sheet_file *file, GError **error)
 
 /* ------------------------------------------------------------------------- bases */
 
-/* The path of a base.  A relative path counts from the folder of the file that names the base. */
+/* The path of the file that a sheet file inherits from. A relative path counts from the folder of
+ * the sheet file. */
 static char *
 base_path (const struct weft_sheet *sheet, const weft_conf *conf, const char *base, GError **error)
 {

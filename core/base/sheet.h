@@ -14,7 +14,7 @@
 
 struct weft_sheet {
   const struct weft_table *table;
-  const char *folder;          /* folder of bundled files, below the data folder */
+  const char *folder;          /* name of the folder of bundled files, inside the data folder */
   const char *const *sections; /* NULL-terminated */
   gboolean prefixed, has_kinds;
   unsigned kind;

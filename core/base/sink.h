@@ -9,7 +9,7 @@
 
 typedef struct weft_sink {
   GString *text;
-  GError *error;     /* NULL: no error so far */
+  GError *error;     /* first error; NULL: no error so far */
   weft_output *output;
   GConverter *gzip;  /* NULL: plain */
   const char *path;  /* borrowed */

@@ -25,7 +25,7 @@ weft_same_name (const char *a, const char *b)
   }
 }
 
-/* Levenshtein distance; `row` is the current row of the usual table. */
+/* The Levenshtein distance of two names. `row` is memory for one row of the usual table. */
 static unsigned
 distance (const char *a, const char *b)
 {
@@ -76,7 +76,7 @@ weft_suggest_strv (const char *typed, const char *const *names)
   return weft_suggest (typed, strv_at, names, g_strv_length ((char **) names));
 }
 
-/* Lower-case letters and digits of a name. The caller frees the text. */
+/* The letters and digits of a name, in lower case. The caller frees the text. */
 static char *
 letters_of (const char *name)
 {
@@ -104,7 +104,7 @@ abbreviates (const char *name, const char *part)
   return name != NULL;
 }
 
-/* At most this many names are suggested; a longer list helps less than the whole one. */
+/* At most this many names are suggested, because a longer list does not help. */
 enum { LEAST_LETTERS = 2, MOST_NAMES = 16 };
 
 /* The names that match the typed text, formatted as "a, b or c"; NULL if none match. */

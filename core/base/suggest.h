@@ -9,7 +9,7 @@ typedef const char *(*weft_name_at) (const void *table, unsigned i);
 /* The nearest of n names by edit distance, or NULL if no name is near.  Borrowed from the table. */
 const char *weft_suggest (const char *typed, weft_name_at name_at, const void *table, unsigned n);
 
-/* weft_suggest() for a NULL-terminated array of names. */
+/* Like weft_suggest(), for a NULL-terminated array of names. */
 const char *weft_suggest_strv (const char *typed, const char *const *names);
 
 /* Names to suggest for a text that may be a part of a name or an abbreviation, formatted as "a, b

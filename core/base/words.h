@@ -177,7 +177,7 @@ extern const char *const weft_intra_words[];
 enum weft_protocol { WEFT_PROTOCOL_LIST (WEFT_WORD_ID) WEFT_N_PROTOCOL };
 extern const char *const weft_protocol_words[];
 
-/* Algorithms that a stack's library chooses from. */
+/* Algorithms of collectives from which the communication library of a stack chooses. */
 #define WEFT_ALGORITHM_LIST(X)                                                                     \
   X (WEFT_ALGORITHM_RING, "ring", "every rank sends to the next one")                              \
   X (WEFT_ALGORITHM_TREE, "tree", "all-reduce over two binary trees of nodes")                     \
@@ -210,8 +210,8 @@ extern const char *const weft_flops_convention_words[];
 enum weft_sharding { WEFT_SHARDING_LIST (WEFT_WORD_ID) };
 extern const char *const weft_sharding_words[];
 
-/* The last column lists the classes whose knobs this wrapper accepts; the first class is its
- * own. */
+/* The last column lists the classes whose knobs this data-parallel wrapper accepts; the first class
+ * is its own. */
 #define WEFT_DISTRIBUTED_LIST(X)                                                                   \
   X (WEFT_MEGATRON_DDP, "megatron_ddp", "Megatron-Core's bucketed wrapper",                        \
      "DistributedDataParallelConfig DistributedDataParallel MegatronFSDPConfig")                   \

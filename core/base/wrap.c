@@ -10,7 +10,8 @@ struct rule {
   gboolean quotes;  /* TRUE: do not break a line inside a quoted string */
 };
 
-/* The position after one character, or after one escape sequence; *columns becomes its width. */
+/* The position after one character, or after one escape sequence, in a line. *columns becomes the
+ * width of that character. */
 static const char *
 step (const char *at, int *columns)
 {

@@ -3,7 +3,7 @@
 #pragma once
 #include <glib.h>
 
-/* Number of columns that a line takes. */
+/* Number of columns of the terminal that a line takes. */
 int weft_wrap_width (const char *line);
 
 /* Breaks each line that is wider than `columns` between words. The rest of a line is indented to

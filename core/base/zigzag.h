@@ -19,7 +19,8 @@ struct weft_place {
   uint32_t at, of;
 };
 
-/* Chunks of a sequence: the largest power of two that divides it, at most WEFT_MOST_CHUNKS. */
+/* The number of chunks into which a sequence is cut: the largest power of two that divides its
+ * length, at most WEFT_MOST_CHUNKS. */
 static inline uint32_t
 weft_chunks (uint64_t sequence)
 {
@@ -30,14 +31,15 @@ weft_chunks (uint64_t sequence)
   return n;
 }
 
-/* Number of the chunk that is leaf i of a sequence of n chunks. */
+/* The number of the chunk that is leaf i, in the order of summation, of a sequence of n chunks. */
 static inline uint32_t
 weft_zigzag (uint32_t i, uint32_t n)
 {
   return i % 2 ? n - 1 - i / 2 : i / 2;
 }
 
-/* Position in the whole sequence of token t of a rank, which holds `tokens` of its tokens. */
+/* The position in the whole sequence of token t of a context-parallel rank. The rank holds `tokens`
+ * tokens of the sequence. */
 static inline uint64_t
 weft_position (struct weft_place place, uint64_t tokens, uint64_t t)
 {

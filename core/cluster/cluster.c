@@ -6,7 +6,8 @@
 #define FABRIC_WORD(id, word, ops, doc) word,
 static const char *const weft_fabric_words[] = { WEFT_FABRIC_LIST (FABRIC_WORD) NULL };
 
-/* Values of the columns "given" and "kinds" of core/cluster.def. */
+/* Values of the columns "given" (must a file give the field) and "kinds" (which fabrics have it) of
+ * core/cluster.def. */
 enum { NEEDED = FALSE, OPTIONAL = TRUE };
 #define ALL NULL
 
@@ -91,7 +92,8 @@ check_nodes (const struct weft_cluster *cluster, int64_t nodes, GError **error)
                          nodes, most, g_quark_to_string (cluster->topology));
 }
 
-/* Checks a number of GPUs. `nodes` is 0 (not given) or a number that check_nodes() has accepted. */
+/* Checks the number of GPUs of a cluster. `nodes` is 0 (not given), or a number that check_nodes()
+ * has accepted. */
 static gboolean
 check_gpus (const struct weft_cluster *cluster, int64_t gpus, int64_t nodes, GError **error)
 {

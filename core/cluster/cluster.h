@@ -28,7 +28,7 @@ union weft_cluster_fields {
 struct weft_cluster {
   union weft_cluster_fields f;
   uint32_t n_gpus, n_nodes;
-  GQuark topology; /* name or path given to weft_cluster_load() */
+  GQuark topology; /* name or path that was passed to weft_cluster_load() */
 };
 
 /* Whether the ranks are threads of one machine. These ranks share its memory bus and have one core

@@ -25,7 +25,7 @@ enum { WEFT_MAX_AXES = 3, WEFT_MAX_WAYS = 6, WEFT_MAX_LINK_KINDS = 16, WEFT_MAX_
 
 struct weft_route {
   uint32_t n, link[WEFT_MAX_ROUTE];
-  double latency; /* seconds that a message takes in addition to bytes / rate */
+  double latency; /* seconds that a message takes in addition to its bytes divided by the rate */
 };
 
 /* How collectives use a fabric.
@@ -53,7 +53,7 @@ struct weft_fabric {
 
 struct weft_link_kind {
   const char *word, *doc;
-  /* Number of links of this kind. */
+  /* Number of links of one kind in a cluster. */
   uint32_t (*count) (const struct weft_fabric *f);
   /* The number, from 0, of the link of this kind that serves a GPU. */
   uint32_t (*owner) (const struct weft_fabric *f, uint32_t gpu);
@@ -63,7 +63,7 @@ struct weft_link_kind {
 struct weft_fabric_ops {
   enum weft_fabric_style style;
   uint32_t n_axis, n_kind;
-  const char *const *axis;           /* name of each axis */
+  const char *const *axis;           /* name of each axis of the fabric */
   const struct weft_link_kind *kind; /* kinds of links; the rows of WEFT_HOST_LINKS are
                                         consecutive */
   uint32_t host_kind;                /* index in `kind` of the first row of WEFT_HOST_LINKS */
@@ -82,8 +82,8 @@ struct weft_fabric_ops {
    * for other fabrics. */
   void (*measure) (struct weft_fabric *f);
 
-  /* Short texts that describe the links inside a node and the links between nodes. The caller frees
-   * them. */
+  /* Texts for reports that describe the links inside a node and the links between nodes. The caller
+   * frees the texts. */
   char *(*inside) (const struct weft_cluster *cluster);
   char *(*network) (const struct weft_cluster *cluster);
 
@@ -123,7 +123,7 @@ const struct weft_fabric_ops *weft_fabric_ops (const struct weft_cluster *cluste
 /* The capacity of a link in bytes/s. */
 double weft_fabric_capacity (const struct weft_fabric *f, uint32_t link);
 
-/* Kind of a link: index in ops->kind. */
+/* The kind of a link, as an index in ops->kind. */
 uint32_t weft_fabric_kind (const struct weft_fabric *f, uint32_t link);
 
 /* The link of kind `kind` that serves GPU `gpu`. */
@@ -160,7 +160,7 @@ void weft_fabric_route (const struct weft_fabric *f, uint32_t from, uint32_t to,
 void weft_fabric_host_route (const struct weft_fabric *f, uint32_t gpu, gboolean to_gpu,
                              struct weft_route *route);
 
-/* The route between a kernel that runs on the CPU and its operands in host memory. */
+/* The route that kernels on the CPU use to their operands in host memory. */
 void weft_fabric_memory_route (const struct weft_fabric *f, uint32_t gpu, struct weft_route *route);
 
 /* Smallest link capacity on a route, in bytes/s: the rate of a flow that shares no link with other

@@ -7,7 +7,7 @@
 #pragma once
 #include "core/cluster/fabric.h"
 
-/* Kinds of links, in the order of weft_rails.kind. */
+/* Kinds of links of a rail-optimised fat tree, in the order of weft_rails.kind. */
 enum weft_rails_link {
   WEFT_LINK_PORT_UP,
   WEFT_LINK_PORT_DOWN,

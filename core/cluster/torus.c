@@ -208,8 +208,9 @@ count_along (const struct weft_fabric *f, int axis)
   return f->cluster->n_gpus / f->side[axis] * links_along (f, axis);
 }
 
-/* The link between chip `from` and the next chip of the axis, in the line through `at`.  The last
- * chip of an axis that does not wrap has no next chip: the result is then the last link. */
+/* Returns the link between chip `from` and the next chip of an axis, in the line of chips through
+ * `at`. If the axis does not wrap, its last chip has no next chip; the result is then the last
+ * link. */
 static uint32_t
 link_at (const struct weft_fabric *f, const uint32_t at[N_AXES], int axis, uint32_t from)
 {

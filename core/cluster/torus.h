@@ -17,7 +17,7 @@
 #pragma once
 #include "core/cluster/fabric.h"
 
-/* Kinds of links, in the order of weft_torus.kind: up and down of each axis, then
+/* Kinds of links of a torus, in the order of weft_torus.kind: up and down of each axis, then
  * WEFT_HOST_LINKS. */
 enum weft_torus_link {
   WEFT_TORUS_X_UP,

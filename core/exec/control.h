@@ -7,10 +7,10 @@
 
 struct weft_control {
   uint64_t step; /* number of the optimizer step, from 1; for Adam's bias correction and dropout */
-  uint64_t seed; /* seed of dropout */
+  uint64_t seed; /* seed of the random numbers of dropout */
   double lr, beta1, beta2, epsilon, weight_decay;
   double clip_grad; /* norm to which a larger gradient norm is clipped */
-  double loss_scale; /* factor of the loss, in jobs that scale the loss; 0 means 1 */
+  double loss_scale; /* factor of the loss in jobs that scale the loss; 0 stands for 1 */
 
   /* The global batch, (global_batch_size, seq_length + 1) token ids: sequence i reads row i without
    * its last token and predicts row i without its first. */
@@ -30,7 +30,9 @@ weft_control_loss_scale (const struct weft_control *control)
 
 /* Results that the copy_out ops of one rank copy to the host. */
 struct weft_metrics {
-  double loss;      /* mean over all tokens of the global batch; NaN on stages without a head */
+  /* loss of the step: mean over all tokens of the global batch; NaN on stages without an output
+   * head */
+  double loss;
   /* loss of multi-token prediction, not included in `loss`: mean over the prediction depths; NaN
    * without multi-token prediction */
   double mtp_loss;

@@ -46,7 +46,7 @@ struct weft_exec_options {
 /* measures times only if options.times is set, because this slows the step */
 #define WEFT_EXEC_STAMPS 8u
 #define WEFT_EXEC_HOST 16u   /* ranks are threads of this machine and share its memory */
-#define WEFT_EXEC_PROCESSES 32u /* several processes can run the ranks together */
+#define WEFT_EXEC_PROCESSES 32u /* several processes can run the ranks of one job together */
 
 struct weft_exec_ops {
   const char *name, *doc;
@@ -72,7 +72,7 @@ struct weft_exec_ops {
   void (*read) (weft_exec *x, uint32_t row, uint32_t buf, uint64_t offset, uint64_t n, void *out);
   void (*write) (weft_exec *x, uint32_t row, uint32_t buf, uint64_t offset, uint64_t n,
                  const void *in);
-  /* The address of a buffer if the host can read its memory; else NULL. */
+  /* The address of a buffer if the host can read its memory directly; else NULL. */
   void *(*at) (weft_exec *x, uint32_t row, uint32_t buf);
 
   /* The functions below need WEFT_EXEC_NUMBERS and describe the machine that the executor uses. */

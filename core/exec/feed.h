@@ -9,7 +9,7 @@
  * first operand, so all ranks skip the same ops. */
 gboolean weft_feed_is_training (const weft_program *p, uint32_t op);
 
-/* Index in the global batch of the first sequence of an op's microbatch. */
+/* Index in the global batch of the first sequence of the microbatch that an op belongs to. */
 int64_t weft_feed_first_sequence (const weft_plan *plan, uint32_t rank, const struct weft_op *row);
 
 /* Writes the token ids that a copy_in op copies to a rank, and returns how many ids there are.
@@ -22,7 +22,7 @@ struct weft_watch {
   double largest_norm;      /* largest norm among the first n_norm buckets that were read */
   /* n_large: number of buckets of this step whose norm is far above largest_norm */
   uint32_t n_norm, n_large;
-  gboolean overflow;        /* a gradient of a scaled loss is not finite in this step */
+  gboolean overflow;        /* TRUE: in this step a gradient of a scaled loss is not finite */
 };
 
 /* Reads the result of a copy_out op: value[i] points to operand i. The op copies either the

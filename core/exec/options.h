@@ -26,7 +26,7 @@
     .words = words_,                                                                               \
     .doc = doc_ },
 
-/* Rows of several executors. */
+/* Options that several executors have. */
 #define WEFT_OPTION_UNFOLDED(X)                                                                    \
   X (int64_t, unfolded, WEFT_TYPE_BOOL, "unfolded", "false", NULL, NULL, "", NULL,                 \
      "simulate every rank, not one representative of each class")

@@ -19,7 +19,7 @@ extern const char *const weft_reserved_words[];
 struct weft_timeline_part {
   uint32_t row, op;
   const char *name; /* name of the kernel, copy or fill; interned or static, so nobody frees it */
-  double begin, end; /* seconds since the step began */
+  double begin, end; /* begin and end in seconds since the step began */
 };
 
 /* All recorded kernels, copies and fills of one name that belong to no op. */
@@ -33,7 +33,7 @@ typedef struct weft_timeline {
   uint32_t n;             /* number of rows: one for each observed rank */
   uint32_t *rank, *role;  /* rank and role of each row */
   uint32_t *stands_for;   /* ranks that a row represents: 1 without folding */
-  double **begin, **end;  /* [row][op], seconds since the step began */
+  double **begin, **end;  /* begin and end of each op, [row][op], in seconds since the step began */
   double seconds;         /* seconds of the step: the end of the last op of all ranks */
   /* [row] seconds for which kernels waited for their launch (core/plan/host.h). Only predictions
    * set these, and files of timelines do not contain them */
@@ -41,7 +41,7 @@ typedef struct weft_timeline {
 
   const char *executor;   /* static name */
   const char *engine;     /* version of SimGrid, "3.32"; "" for other executors */
-  gboolean folded;        /* a row represents all ranks that behave alike */
+  gboolean folded;        /* TRUE: a row represents all ranks that behave alike */
   /* whether an op of this run took longer because it shared links or SMs with other ops */
   gboolean contended;
   uint64_t n_ops;         /* number of ops of all rows together */

@@ -19,11 +19,11 @@
 #pragma once
 #include "core/exec/timeline.h"
 
-/* Largest timeline that is written or read: a reader holds it in memory. */
+/* Largest timeline in a file; a reader holds the whole timeline in memory. */
 #define WEFT_TIMELINE_MOST_OPS 2000000u
 #define WEFT_TIMELINE_MOST_BYTES (160u << 20)
 
-/* Largest time that can be written and read. */
+/* Largest time that a timeline file may contain, in seconds. */
 #define WEFT_TIMELINE_MOST_SECONDS 1e9
 
 /* Refuses what weft_timeline_load() would refuse: too many ops, negative times, an op that ends
@@ -31,11 +31,11 @@
 gboolean weft_timeline_save (const weft_plan *plan, const weft_timeline *timeline, const char *path,
                              GError **error);
 
-/* Reads the timeline and builds the plan of its job; the caller owns both.  After an error neither
- * is set.  Compressed files are recognised by their first bytes. */
+/* Reads a timeline from a file and builds the plan of its job. The caller owns both; after an error
+ * neither is set. Compressed files are recognised by their first bytes. */
 gboolean weft_timeline_load (const char *path, weft_plan **plan, weft_timeline **timeline,
                              GError **error);
 
-/* weft_timeline_load() for a text that is not compressed; errors begin with `name`. */
+/* Like weft_timeline_load(), for a text that is not compressed; errors begin with `name`. */
 gboolean weft_timeline_parse (const char *text, gsize length, const char *name, weft_plan **plan,
                               weft_timeline **timeline, GError **error);

@@ -123,7 +123,7 @@ find_part_key (const char *section, const char *key)
   return NULL;
 }
 
-/* The nearest name among all keys of a section. */
+/* The key, of all keys of a section, whose name is nearest to a mistyped one. */
 static const char *
 suggest_key (const struct section *section, const char *typed)
 {
@@ -449,7 +449,7 @@ default_precision (const struct weft_job *job)
                               : WEFT_BF16;
 }
 
-/* The data-parallel strategy if none is given: the first one of the stack. */
+/* The data-parallel strategy if the job sets none: the first strategy in the list of the stack. */
 static int64_t
 default_wrapper (const struct weft_job *job)
 {
@@ -524,6 +524,16 @@ weft_job_sharding (const struct weft_job *job)
     return WEFT_NO_SHARD;
   return job->knob_set[WEFT_KNOB_zero_dp_strategy] ? k->zero_dp_strategy
                                                    : k->data_parallel_sharding_strategy;
+}
+
+enum weft_fp8_lifetime
+weft_job_fp8_lifetime (const struct weft_job *job)
+{
+  gboolean sharded = weft_job_sharding (job) == WEFT_SHARD_PARAMS ||
+                     job->strategy.distributed_config == WEFT_FSDP2;
+  int64_t most = sharded ? WEFT_FP8_FOR_MICROBATCH : WEFT_FP8_ALWAYS;
+
+  return (enum weft_fp8_lifetime) MIN (job->stack.fp8_weight_lifetime, most);
 }
 
 enum weft_dtype
@@ -690,7 +700,7 @@ weft_job_padded_vocab (const struct weft_job *job)
   return (vocab + unit - 1) / unit * unit;
 }
 
-/* Parses two numbers, such as "2,4". */
+/* Parses two numbers that are separated by a comma, such as "2,4". */
 static gboolean
 read_sizes (const char *text, int64_t size[2])
 {

@@ -43,7 +43,8 @@ struct weft_job {
   gboolean train_set[WEFT_N_TRAIN_FIELD];
 };
 
-/* A setting before it is applied: "strategy", "overlap_grad_reduce", "true", from "job.ini:12". */
+/* A setting that has not been applied yet, such as key "overlap_grad_reduce" of section "strategy"
+ * with value "true", from place "job.ini:12". */
 struct weft_setting {
   char *section, *key, *value, *where;
   gboolean default_only; /* TRUE: skip this setting if its field already differs from its default */
@@ -60,7 +61,7 @@ void weft_settings_add_conf (weft_settings *settings, const weft_conf *conf);
 void weft_settings_add (weft_settings *settings, const char *section, const char *key,
                         const char *value, const char *where);
 
-/* Like weft_settings_add(), but the setting is applied only while its field is at its default. */
+/* Like weft_settings_add(), but the setting is applied only if its field is at its default. */
 void weft_settings_add_default (weft_settings *settings, const char *section, const char *key,
                                 const char *value, const char *where);
 
@@ -102,14 +103,16 @@ gboolean weft_job_build (const weft_settings *settings, struct weft_job *job, GE
  * that it will set may still break rules. */
 gboolean weft_job_assemble (const weft_settings *settings, struct weft_job *job, GError **error);
 
-/* Checks the rules of rules.def; the error begins with the rule's name. */
+/* Checks that the job satisfies the rules of rules.def. The error begins with the name of the first
+ * rule that it breaks. */
 gboolean weft_job_check (const struct weft_job *job, GError **error);
 
 /* Computes settings that were not given and follow from other settings. Called when a job is built,
  * and for each candidate of the planner. */
 void weft_job_derive (struct weft_job *job);
 
-/* Model FLOPs to train one token, counted by flops_convention: the FLOPs of MFU. */
+/* Model FLOPs to train one token, counted by the knob flops_convention. MFU is computed from these
+ * FLOPs. */
 double weft_job_flops_per_token (const struct weft_job *job);
 
 /* Whether the data-parallel wrapper is PyTorch's (fsdp2, ddp) and not Megatron-Core's. */
@@ -119,17 +122,22 @@ gboolean weft_job_is_torch (const struct weft_job *job);
  * data_parallel_sharding_strategy; no_shard without Megatron-FSDP. */
 int weft_job_sharding (const struct weft_job *job);
 
-/* megatron_fsdp_unit_modules as bits 1 << enum weft_unit (unit_modules.h); default: layers, if
- * weights are sharded. *unknown (may be NULL) receives the first name that matches no module; the
- * caller frees it. */
+/* How long the software keeps weights that it has converted to fp8: fp8_weight_lifetime of the
+ * stack, but at most a microbatch if weights are sharded, because each rank then gathers them for
+ * every pass. */
+enum weft_fp8_lifetime weft_job_fp8_lifetime (const struct weft_job *job);
+
+/* The knob megatron_fsdp_unit_modules as bits 1 << enum weft_unit (unit_modules.h). If the knob is
+ * not set: layers, if weights are sharded. *unknown (may be NULL) receives the first name that
+ * matches no module; the caller frees it. */
 uint32_t weft_job_units (const struct weft_job *job, char **unknown);
 
 /* Number of copies of the sharded state (instances). Each copy is sharded over its own group of
  * replicas. Value of num_distributed_optimizer_instances, or of dp_replicate_size. */
 int64_t weft_job_instances (const struct weft_job *job);
 
-/* weft_job_instances() for expert weights.  It is 1 with FSDP2, which shards them over all ranks
- * that hold them (NeMo Automodel, mesh dimension ep_shard). */
+/* Like weft_job_instances(), for expert weights. It is 1 with FSDP2, which shards expert weights
+ * over all ranks that hold them (NeMo Automodel, mesh dimension ep_shard). */
 int64_t weft_job_expert_instances (const struct weft_job *job);
 
 /* Expert tensor-parallel size; by default the tensor-parallel size. */
@@ -175,8 +183,9 @@ gboolean weft_job_scales_loss (const struct weft_job *job);
 /* Whether the loss scale is dynamic (Megatron-Core's DynamicGradScaler): no loss_scale is given. */
 gboolean weft_job_scales_dynamically (const struct weft_job *job);
 
-/* Whether gradients that are not finite stop the job: check_for_nan_in_grad, but never with a
- * dynamic loss scale, with which overflows are normal (Megatron-LM arguments.py). */
+/* Whether gradients that are not finite stop the job. The knob check_for_nan_in_grad sets this.
+ * With a dynamic loss scale the result is always FALSE, because overflows are then normal
+ * (Megatron-LM arguments.py). */
 gboolean weft_job_checks_nan (const struct weft_job *job);
 
 /* What the backward pass recomputes. recompute_granularity sets it, or activation_checkpointing:
@@ -191,8 +200,9 @@ struct weft_job_recompute {
 };
 struct weft_job_recompute weft_job_recompute (const struct weft_job *job);
 
-/* recompute_modules (names separated by commas or blanks) as bits 1 << enum weft_recompute_module.
- * `unknown` receives the first invalid name (the caller frees it), or NULL. */
+/* The knob recompute_modules (names separated by commas or blanks) as bits 1 << enum
+ * weft_recompute_module. `unknown` receives the first invalid name (the caller frees it), or
+ * NULL. */
 uint32_t weft_job_modules (const struct weft_job *job, char **unknown);
 
 /* Whether gradients are reduced after every microbatch instead of once per step. */
@@ -225,8 +235,8 @@ struct weft_rule {
 extern const struct weft_rule weft_rules[];
 extern const unsigned weft_n_rules;
 
-/* Warnings of a job: char *, owned by the array. */
+/* Warnings of a job: texts, char *, which the array owns. */
 GPtrArray *weft_job_warnings (const struct weft_job *job);
 
-/* The job as INI text that builds the same job. The caller frees it. */
+/* The job as INI text, from which the same job can be built. The caller frees the text. */
 char *weft_job_print (const struct weft_job *job);

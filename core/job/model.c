@@ -410,7 +410,8 @@ check_relations (const union weft_model *m, const char *const *typed, GError **e
   return TRUE;
 }
 
-/* Rotary embedding needs an even head width; learned positions must cover the sequence length. */
+/* Checks that the head width is even for rotary embedding, and that learned positions cover the
+ * sequence length. */
 static gboolean
 check_positions (const union weft_model *m, const char *const *typed, GError **error)
 {

@@ -40,8 +40,8 @@ extern const struct weft_table weft_model_table;
 gboolean weft_model_load (const char *name_or_path, union weft_model *model, GPtrArray *unknown,
                           GError **error);
 
-/* weft_model_load() for a text of `length` bytes (-1: up to its NUL). `file_name` is for messages
- * and gives the model its name. */
+/* Like weft_model_load(), for a text of `length` bytes (-1: up to its NUL). `file_name` is used in
+ * messages and gives the model its name. */
 gboolean weft_model_parse (const char *json, gssize length, const char *file_name,
                            union weft_model *model, GPtrArray *unknown, GError **error);
 
@@ -98,7 +98,7 @@ gboolean weft_model_layer_is_local (const union weft_model *model, int64_t layer
 int64_t weft_model_layer_window (const union weft_model *model, int64_t layer);
 int64_t weft_model_layer_chunk (const union weft_model *model, int64_t layer);
 
-/* Number of MoE layers, without prediction layers. */
+/* Number of MoE layers. Multi-token prediction layers are not counted. */
 int64_t weft_model_moe_layers (const union weft_model *model);
 
 /* Parameters of the matrix products that a training token passes through: attention, router, MLP or

@@ -6,7 +6,7 @@
 /* The numbers of ranks, microbatches and chunks for which the job's pipeline schedule is built. */
 struct weft_grid_spec weft_job_grid_spec (const struct weft_job *job);
 
-/* The path of pipeline_schedule_file, or NULL. */
+/* The path in pipeline_schedule_file; NULL if the job sets none. */
 const char *weft_job_schedule_file (const struct weft_job *job);
 
 /* The row of the job's pipeline_schedule. NULL if the job reads its grid from

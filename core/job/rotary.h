@@ -19,6 +19,6 @@
 double weft_rotary_frequency (const union weft_model *m, uint32_t i, uint32_t width,
                               gboolean local);
 
-/* Number of rotated pairs of a head with `width` elements. Rounds, because a share such as 0.4 of
- * 80 is not exact in binary. */
+/* Number of rotated pairs of elements in a head with `width` elements. The number is rounded,
+ * because a share such as 0.4 of 80 is not exact in binary. */
 uint64_t weft_rotary_pairs (const union weft_model *m, uint64_t width);

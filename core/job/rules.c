@@ -198,14 +198,15 @@ shares_leaves (const struct weft_job *j)
           deals_leaves (j, M (ffn_hidden_size)));
 }
 
-/* Number of ranks whose tokens are routed to an expert. */
+/* Number of ranks (expert tensor parallel times expert parallel) whose tokens may be routed to one
+ * expert. */
 static int64_t
 expert_sources (const struct weft_job *j)
 {
   return weft_job_expert_tp (j) * S (expert_model_parallel_size);
 }
 
-/* Number of ranks that share a sequence. */
+/* Number of ranks that share the tokens of a sequence. */
 static int64_t
 sequence_ranks (const struct weft_job *j)
 {
@@ -427,7 +428,7 @@ has_unknown_module (const struct weft_job *j)
   return unknown != NULL;
 }
 
-/* A recompute module that the model does not have; or NULL. */
+/* The first recompute module in the job that the model does not have; NULL if there is none. */
 static const char *
 absent_module (const struct weft_job *j)
 {

@@ -11,6 +11,15 @@ enum weft_stack_field {
   WEFT_N_STACK_FIELD
 };
 
+/* Values of fp8_weight_lifetime. */
+enum weft_fp8_lifetime {
+  WEFT_FP8_FOR_OP,
+  WEFT_FP8_FOR_MICROBATCH,
+  WEFT_FP8_FOR_STEP,
+  WEFT_FP8_ALWAYS /* software has no 16-bit weights: their bytes stand for codes of both
+                   * orientations */
+};
+
 union weft_stack {
   struct {
 #define FIELD_TEXT(name, ...) int64_t name;
@@ -21,15 +30,15 @@ union weft_stack {
   union weft_value at[WEFT_N_STACK_FIELD];
 };
 
-/* Expert weights in fp8, a matrix (n, k). `block`: elements of a row with one scale; 0: one scale
- * for the whole matrix. */
+/* Shape of expert weights that are stored in fp8, a matrix (n, k). `block`: number of elements of a
+ * row that share a scale; 0: one scale for the whole matrix. */
 struct weft_stack_codes {
   uint64_t n, k, block;
 };
 
 extern const struct weft_table weft_stack_table;
 
-/* Loads stacks/NAME.ini or a path. */
+/* Loads the stack in stacks/NAME.ini, or in a file given by its path. */
 gboolean weft_stack_load (const char *name_or_path, union weft_stack *stack, GError **error);
 
 /* Whether the attention kernels of a stack use matrix units (tensor cores) for query and key heads

@@ -18,7 +18,8 @@
 uint32_t *weft_job_stage_layers (const struct weft_job *job, const uint32_t *rank,
                                  uint32_t n_stages);
 
-/* Number of stages in pipeline_model_parallel_layout; 0: not given, or malformed. */
+/* Number of stages in the text pipeline_model_parallel_layout. 0: the text is not given, or is
+ * malformed. */
 uint32_t weft_job_layout_stages (const struct weft_job *job);
 
 /* Number of layers of the largest stage; 0 if the job breaks the rules for stages. */

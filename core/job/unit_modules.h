@@ -30,8 +30,9 @@ enum weft_unit {
       WEFT_N_UNIT
 };
 
-/* Names separated by commas or blanks ("none": no names) as bits 1 << enum weft_unit. *unknown (may
- * be NULL) receives the first name that matches no module of the model; the caller frees it. */
+/* Parses names that are separated by commas or blanks ("none": no names) to bits 1 << enum
+ * weft_unit. *unknown (may be NULL) receives the first name that matches no module of the model;
+ * the caller frees it. */
 uint32_t weft_unit_modules (const char *text, const union weft_model *model, char **unknown);
 
 /* Text for an error message: "found X; did you mean Y? This model has ...". The caller frees the

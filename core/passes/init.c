@@ -1,15 +1,15 @@
 /* The program that runs once, before the first step.
  *
- *   weights   perform_initialization: one kernel for each tensor, or for each flat buffer where
- *             ranks keep slices. use_cpu_initialization: each whole tensor is initialized in fp32
- *             on the host, converted and copied, one after the other, so that a rank needs host
- *             memory for only one tensor (Megatron-Core tensor_parallel/layers.py,
- *             _initialize_affine_weight_cpu)
- *   replicas  broadcast_params() (distributed_data_parallel.py): every parameter, in registration
- *             order, from member 0 of the ranks that hold it. Each parameter is a separate
- *             collective, so the time is latency rather than bytes
+ *   weights   With perform_initialization, one kernel initializes each tensor, or each flat buffer
+ *             of which ranks store only slices. With use_cpu_initialization, each whole tensor is
+ *             initialized in fp32 on the host, converted and copied to the device. Tensors follow
+ *             one after the other, so that a rank needs host memory for only one tensor
+ *             (Megatron-Core tensor_parallel/layers.py, _initialize_affine_weight_cpu).
+ *   replicas  As broadcast_params() does (distributed_data_parallel.py), member 0 of the ranks that
+ *             hold a parameter broadcasts the parameter, in registration order. Each parameter is a
+ *             separate broadcast, so latency determines the time, not the number of bytes.
  *
- * Parameters and flat buffers are the same as in the program of a step. */
+ * The program has the parameters and flat buffers of the program of a training step. */
 #include "core/passes/replicas/replicas.h"
 #include "core/passes/roof.h"
 

@@ -1,5 +1,6 @@
-/* Builds the program of one role: sets up all wings, appends the ops of the grid cell by cell
- * and those of the optimizer, and at last rewrites the whole program. */
+/* Builds the program of one pipeline stage. Creates the state of all subfolders of core/passes,
+ * appends the ops of each forward and backward pass of the pipeline schedule, appends the
+ * optimizer's ops, and finally fuses ops in the whole program. */
 #include "core/passes/roof.h"
 #include "core/base/exact.h"
 #include "core/passes/layer/layer.h"
@@ -31,8 +32,9 @@ weft_step_mesh (const struct weft_job *job)
   return mesh;
 }
 
-/* Loss and norm are sums over the whole batch: one float each, or in canonical order an exact sum,
- * which does not depend on order. */
+/* The loss and the gradient norm are sums over the whole batch. Each is one float. In canonical
+ * order (equal bits for all strategies) each is instead an exact fixed-point sum, which does not
+ * depend on the order of additions. */
 static enum weft_dtype
 scalar_dtype (const struct weft_step *s)
 {
@@ -65,8 +67,8 @@ start_buffers (struct weft_step *s)
     s->scalars.count = weft_step_permanent (s, WEFT_BUF_WORKSPACE, WEFT_FP32, 1, "token_count");
 }
 
-/* zero_grad_buffer(): zeroes gradients, unless the first microbatch overwrites them, and the
- * running sums. */
+/* Like zero_grad_buffer() of Megatron-Core: zeroes the gradients, unless the first microbatch
+ * overwrites them. Also zeroes the running sums, such as the loss. */
 static void
 zero (struct weft_step *s)
 {
@@ -91,7 +93,8 @@ zero (struct weft_step *s)
                WEFT_USES (WEFT_W (s->scalars.count)));
 }
 
-/* Appends the ops of the grid, cell by cell. */
+/* Appends the ops of the pipeline schedule in the order of its cells (passes of one microbatch
+ * through one stage). */
 static void
 play (struct weft_step *s)
 {
@@ -120,7 +123,8 @@ weft_stage_at (const struct weft_job *job, const weft_grid *grid, uint32_t rank,
   return at;
 }
 
-/* Counts the microbatches of a copy of the model. They are consecutive. */
+/* Sets the first microbatch and the number of microbatches of one copy of the model (DualPipe has
+ * two copies). The microbatches of a copy are consecutive. */
 static void
 count_micros (const weft_grid *grid, uint32_t copy, struct weft_chunk *chunk)
 {
@@ -162,7 +166,8 @@ choose_types (struct weft_step *s)
   s->grad_dtype = s->main_dtype = s->strategy->grad_reduce_in_fp32 ? WEFT_FP32 : s->dtype;
 }
 
-/* Sets sizes, types and chunks, and creates the state of all wings. No op is appended yet. */
+/* Sets the sizes, the types and the model chunks of *s, and creates the private state of each
+ * subfolder of core/passes. Appends no op. */
 void
 weft_step_begin (struct weft_step *s)
 {
@@ -198,8 +203,8 @@ weft_step_end (struct weft_step *s)
   weft_grid_free (s->grid);
 }
 
-/* Appends the beginning of a program: creates tensors and permanent buffers, and zeroes gradients
- * and running sums. */
+/* Appends the ops at the start of a step: creates tensors and permanent buffers, and zeroes
+ * gradients and running sums. */
 static void
 start (struct weft_step *s)
 {

@@ -2,14 +2,17 @@
 #include "core/base/invariant.h"
 #include "core/passes/shard/shard.h"
 
-/* The list that weft_activations_of_layer() builds, and the sizes in its formulas. */
+/* The list of tensors that weft_activations_of_layer() builds, and the sizes in its formulas. */
 struct list {
   struct weft_kept *row;
   uint32_t n;
   const union weft_model *m;
   struct weft_widths w;
-  uint64_t tokens, rows;    /* tokens of this rank; rows of its part of the residual stream */
-  uint32_t stream, product; /* bytes per element: residual stream, operands of matrix products */
+  /* tokens of this rank; rows of the rank's part of the residual stream */
+  uint64_t tokens, rows;
+  /* bytes per element of the residual stream; bytes per element of the operands of matrix
+   * products */
+  uint32_t stream, product;
 };
 
 static void
@@ -49,14 +52,15 @@ put_attention (struct list *l, const struct weft_job *job)
     put (l, "output of attention to the whole group", l->product, l->tokens, l->w.q);
 }
 
-/* Whether norms precede attention and MLP. */
+/* Whether the norms precede attention and MLP (pre-norm) or follow them. */
 static gboolean
 has_input_norms (const union weft_model *m)
 {
   return m->norm_placement != WEFT_NORM_POST;
 }
 
-/* Adds the input of the norm after attention or after the MLP, if the model has such norms. */
+/* Adds the tensor that the norm after attention or after the MLP reads, if the model has such
+ * norms. */
 static void
 put_output_norm (struct list *l, const char *what)
 {
@@ -64,8 +68,8 @@ put_output_norm (struct list *l, const char *what)
     put (l, what, l->stream, l->rows, l->w.h);
 }
 
-/* Adds the tensors of the MLP. If attention and MLP read the same residual stream, that stream is
- * the layer's input, which is listed already. */
+/* Adds the tensors that an MLP stores. If attention and MLP read the same residual stream, its
+ * tensor is the layer's input, which is already in the list. */
 static void
 put_mlp (struct list *l, const struct weft_job *job)
 {

@@ -13,21 +13,20 @@
 
 struct weft_kept {
   const char *what;
-  char formula[64]; /* with the job's numbers filled in */
+  char formula[64]; /* formula of the size, with the job's numbers filled in */
   double bytes;
 };
 
 /* Lists the tensors that one layer stores for one microbatch on one rank. Returns their number; 0:
- * the model has layers without a formula. The list includes the tensors that full recompute
- * discards. */
-uint32_t weft_activations_of_layer (const struct weft_job *job,
-                                    struct weft_kept *kept /* [WEFT_MOST_ACTIVATIONS] */);
+ * there is no formula for a layer of this kind. The list includes the tensors that full recompute
+ * discards. The caller owns kept[WEFT_MOST_ACTIVATIONS]. */
+uint32_t weft_activations_of_layer (const struct weft_job *job, struct weft_kept *kept);
 
-/* Bytes that a program stores for a layer and microbatch between forward and backward: written by
- * forward, read by backward. The sum includes the layer's output but not its input, which is the
- * output of the previous layer. */
+/* Bytes that a program stores for a layer and a microbatch between forward and backward: forward
+ * writes them, backward reads them. The sum includes the layer's output but not its input, because
+ * the input is the output of the previous layer. */
 double weft_activations_kept (const weft_program *p, uint32_t layer, uint32_t micro);
 
-/* Activations of the first stage, with all its microbatches in flight, by Megatron-LM's formula for
- * sequence parallelism with selective recompute. */
+/* Bytes of activations of the first stage with all its microbatches in flight, by Megatron-LM's
+ * formula for sequence parallelism with selective recompute. */
 double weft_activations_megatron (const struct weft_job *job);

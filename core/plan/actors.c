@@ -8,19 +8,24 @@ struct colouring {
   const struct weft_fabric *f;
   const struct weft_mesh *m;
   uint32_t n_links;
-  uint32_t *rank, n_rank; /* colour of each rank; number of colours */
-  uint32_t *link, n_link; /* colour of each link; number of colours */
-  uint64_t *group;        /* [kind][first rank]: signature of the group's colours */
-  uint64_t *place;        /* [kind][first rank]: signature of the group's placement on the cluster.
-                           * NULL: placement is ignored */
-  uint32_t *outlined;     /* [kind][first rank]: index in `outline` + 1; 0: not computed yet */
-  GArray *outline;        /* struct weft_coll_shape of the groups computed so far */
+  uint32_t *rank, n_rank; /* colour of each rank; number of colours of ranks */
+  uint32_t *link, n_link; /* colour of each link; number of colours of links */
+  /* [kind][first rank]: signature of the colours of the group that begins at this rank */
+  uint64_t *group;
+  /* [kind][first rank]: signature of the group's placement on the cluster. NULL: placement is
+   * ignored */
+  uint64_t *place;
+  /* [kind][first rank]: index in `outline` + 1 for the group that begins at this rank; 0: not
+   * computed yet */
+  uint32_t *outlined;
+  /* array of struct weft_coll_shape: the groups that were computed so far */
+  GArray *outline;
 };
 
 static const enum weft_group_kind moving[] = { WEFT_PATTERN_GROUPS };
 
-/* Every group has WEFT_MAX_WAYS pattern numbers. The fabric uses only as many of them as it has
- * ways. */
+/* Every group has WEFT_MAX_WAYS pattern numbers, one per way (class of flows) of the fabric. A
+ * fabric with fewer ways uses only the first of them. */
 static uint32_t
 n_patterns (void)
 {
@@ -42,7 +47,7 @@ weft_group_pattern (enum weft_group_kind kind, uint32_t way)
   WEFT_UNREACHABLE ();
 }
 
-/* Patterns in which each rank sends to its neighbour in a ring. */
+/* Patterns of flows in which each rank sends to its neighbour in a ring. */
 static const struct {
   enum weft_group_kind group;
   gboolean back;
@@ -67,7 +72,7 @@ mix2 (uint64_t a, uint64_t b)
   return weft_mix (weft_mix (a) ^ b);
 }
 
-/* The placement of a group on the cluster, from a cache. The pointer is valid until the next
+/* Returns the placement of a group on the cluster from a cache. The pointer is valid until the next
  * call. */
 static const struct weft_coll_shape *
 outline_of (const struct colouring *c, enum weft_group_kind kind, const struct weft_group *g)
@@ -86,15 +91,17 @@ outline_of (const struct colouring *c, enum weft_group_kind kind, const struct w
   return found;
 }
 
-/* Iterates over the routes of one rank: first those of enum weft_pattern (host copies, stages, ring
- * shifts), then the flows of the rank's groups. */
+/* Iterates over the routes of one rank: first the routes of enum weft_pattern (host copies, stages,
+ * ring shifts), then the flows of the rank's groups. */
 struct walk {
   const struct colouring *c;
   uint32_t rank;
-  uint32_t next, group; /* next value of enum weft_pattern; next index in moving[] */
+  /* next pattern of enum weft_pattern, and next index in moving[], whose routes have not been
+   * returned yet */
+  uint32_t next, group;
   uint32_t n_flow, flow;
   struct weft_flow flows[WEFT_MAX_WAYS];
-  uint32_t pattern; /* pattern of the current route */
+  uint32_t pattern; /* pattern that the current route belongs to */
   struct weft_route route;
 };
 
@@ -104,7 +111,8 @@ walk_from (const struct colouring *c, uint32_t rank)
   return (struct walk){ .c = c, .rank = rank };
 }
 
-/* Sets the route to the neighbour in a ring. Returns FALSE if the group has a single rank. */
+/* Sets the route from a rank to its neighbour in a ring. Returns FALSE if the group has a single
+ * rank. */
 static gboolean
 shift_route (struct walk *w, uint32_t p)
 {
@@ -148,7 +156,8 @@ pattern_route (struct walk *w, uint32_t p)
   }
 }
 
-/* Fills w->flows with the flows of the rank in a group's collectives. Returns their number. */
+/* Fills w->flows with the flows that the rank sends in a group's collectives. Returns their
+ * number. */
 static uint32_t
 group_flows (struct walk *w, enum weft_group_kind kind)
 {
@@ -222,7 +231,7 @@ latency_bits (const struct weft_route *route)
   return bits;
 }
 
-/* Hash of a group's placement. */
+/* Hash of the placement of a group on the cluster. */
 static uint64_t
 shape_bits (const struct weft_coll_shape *shape)
 {
@@ -233,9 +242,9 @@ shape_bits (const struct weft_coll_shape *shape)
   return bits;
 }
 
-/* Computes the placement signature of every group, once: placements decide the latency of
- * collectives and do not change during refinement. A signature is a sum over the members, so the
- * order of the members does not matter. */
+/* Computes the placement signature of every group once, because placements, which decide the
+ * latency of collectives, do not change during refinement. A signature is a sum over the members,
+ * so the order of the members does not matter. */
 static void
 sign_places (struct colouring *c)
 {
@@ -252,7 +261,7 @@ sign_places (struct colouring *c)
     }
 }
 
-/* The signature of a group: the multiset of its members' colours, and its placement. */
+/* The signature of a group: a hash of its members' colours in any order, and of its placement. */
 static void
 sign_groups (struct colouring *c)
 {
@@ -309,8 +318,8 @@ colour_ranks (struct colouring *c)
   c->n_rank = renumber (signature, c->m->n_ranks, c->rank);
 }
 
-/* Sets the first colours of the refinement. `fold` TRUE: a colour per stage for ranks, and a colour
- * per kind for links. FALSE: every rank and every link has its own colour. */
+/* Sets the first colours of the refinement. `fold` TRUE: ranks of one stage have one colour, and
+ * links of one kind have one colour. FALSE: every rank and every link has its own colour. */
 static void
 start_colours (struct colouring *c, gboolean fold)
 {
@@ -386,8 +395,8 @@ make_comm (const weft_actors *a, const struct weft_mesh *m, enum weft_group_kind
   return comm;
 }
 
-/* Makes the communicators. Groups of the same kind and signature behave alike, so they share a
- * communicator. Without folding every rank has its own colour, so no two groups share a
+/* Makes the communicators of the simulation. Groups of the same kind and signature behave alike and
+ * share a communicator. Without folding every rank has its own colour, so no two groups share a
  * signature. */
 static void
 fill_comms (weft_actors *a, const struct colouring *c)
@@ -422,15 +431,15 @@ gcd (uint32_t a, uint32_t b)
   return b ? gcd (b, a % b) : a;
 }
 
-/* How often flows of (actor, pattern) cross a link of a colour, counted on the representative link
- * of that colour. */
+/* How often flows of (actor, pattern) cross one link of each colour; the first link of the colour
+ * is counted. */
 struct crossing {
   uint32_t colour, actor, pattern, times;
 };
 
 struct crossings {
   GArray *all;
-  GHashTable *at; /* (colour, actor, pattern) -> index in `all` + 1 */
+  GHashTable *at; /* maps (colour, actor, pattern) to its index in `all` + 1 */
 };
 
 static void

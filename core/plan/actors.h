@@ -40,11 +40,11 @@ enum weft_pattern { WEFT_PATTERN_LIST (WEFT_WORD_ID) WEFT_N_PATTERN };
       WEFT_GROUP_EDP_INTRA, WEFT_GROUP_EMBD, WEFT_GROUP_INTRA, WEFT_GROUP_INTER, WEFT_GROUP_OUTER, \
       WEFT_GROUP_MIRROR, WEFT_GROUP_STAGE
 
-/* A communicator and the actors that are its members. */
+/* A communicator of the simulation, and the actors that are its members. */
 struct weft_comm {
   enum weft_group_kind kind;
-  uint32_t rank; /* a rank of the communicator: its group in the mesh defines sizes and
-                  * neighbours */
+  /* the rank of the communicator whose group in the mesh defines sizes and neighbours */
+  uint32_t rank;
   uint32_t n_actor, *actor;
 };
 
@@ -59,29 +59,35 @@ struct weft_path {
 
 typedef struct weft_actors {
   uint32_t n;
-  uint32_t *rank, *role, *stands_for; /* per actor: representative rank, stage, number of ranks in
-                                       * the class */
+  /* by actor: its representative rank, the stage of this rank, and the number of ranks in the
+   * class */
+  uint32_t *rank, *role, *stands_for;
   uint32_t *actor_of;                 /* rank -> actor */
   uint32_t n_comm;
   struct weft_comm *comm;
-  uint32_t *comm_of;                  /* [actor][WEFT_N_GROUP] -> comm; WEFT_NO_ACTOR: the actor is
-                                       * not a member */
-  uint32_t *peer;                     /* [actor][2]: next and previous stage; WEFT_NO_ACTOR: no such
-                                       * stage */
+  /* [actor][WEFT_N_GROUP]: index of the communicator in `comm`; WEFT_NO_ACTOR: the actor is not a
+   * member */
+  uint32_t *comm_of;
+  /* by actor: the actor of the next stage and that of the previous stage; WEFT_NO_ACTOR: there is
+   * no such stage */
+  uint32_t *peer;
   gboolean folded;
   uint32_t n_pattern;                 /* number of patterns: WEFT_N_PATTERN plus the patterns of
                                        * the groups */
-  struct weft_path *path;             /* [actor][n_pattern]; NULL if there is no fabric */
+  /* [actor * n_pattern + pattern]; NULL if there is no fabric */
+  struct weft_path *path;
   uint32_t n_link;
-  double *capacity;                   /* bytes/s of each link that paths name */
+  /* bytes/s of each link, for the links that the paths of actors cross */
+  double *capacity;
 } weft_actors;
 
-/* Finds the actors of a cluster. `fold` FALSE: every rank is an actor of its own. */
+/* Finds the actors (representative ranks) of a cluster. `fold` FALSE: every rank is an actor of its
+ * own. */
 weft_actors *weft_actors_new (const struct weft_fabric *fabric, const struct weft_mesh *mesh,
                               gboolean fold);
 
-/* Makes one actor per role, without links. Proofs about the order of ops use these actors, because
- * the order of ops does not depend on the cluster. */
+/* Makes one actor (representative rank) per role, without links. Proofs about the order of ops use
+ * these actors, because the order of ops does not depend on the cluster. */
 weft_actors *weft_actors_new_roles (const struct weft_mesh *mesh);
 void weft_actors_free (weft_actors *actors);
 G_DEFINE_AUTOPTR_CLEANUP_FUNC (weft_actors, weft_actors_free)

@@ -71,14 +71,22 @@ is_copy_of_gradients (const union weft_stack *stack, const weft_program *p,
 static gboolean
 is_converted_weight (const union weft_stack *stack, const struct weft_buf *b)
 {
-  return !stack->permanent_fp8_weights && b->kind == WEFT_BUF_WEIGHTS && b->dtype == WEFT_FP8;
+  return !stack->fp8_weight_lifetime && b->kind == WEFT_BUF_WEIGHTS && b->dtype == WEFT_FP8;
+}
+
+/* Whether a buffer holds fp8 weights of one microbatch, and the software keeps them longer. */
+static gboolean
+is_kept_weight (const struct weft_job *job, const struct weft_buf *b)
+{
+  return weft_job_fp8_lifetime (job) >= WEFT_FP8_FOR_STEP && b->kind == WEFT_BUF_WEIGHTS &&
+         b->dtype == WEFT_FP8 && !b->permanent;
 }
 
 gboolean
-weft_allocator_holds (const union weft_stack *stack, const weft_program *p,
-                      const struct weft_buf *b)
+weft_allocator_holds (const struct weft_job *job, const weft_program *p, const struct weft_buf *b)
 {
-  return !is_converted_weight (stack, b) && !is_copy_of_gradients (stack, p, b);
+  return !is_converted_weight (&job->stack, b) && !is_kept_weight (job, b) &&
+         !is_copy_of_gradients (&job->stack, p, b);
 }
 
 /* Flat gradients in the training precision, from which an op makes the fp32 copy. */
@@ -119,13 +127,30 @@ hold_used (struct replay *r)
     }
 }
 
+/* Keeps the fp8 codes of all converted weights and their transposed copies. The buffers of the
+ * first microbatch, one for each chunk, tell their size. */
+static void
+keep_weights (struct replay *r)
+{
+  enum { ORIENTATIONS = 2 };
+
+  if (weft_job_fp8_lifetime (r->job) == WEFT_FP8_ALWAYS)
+    return;
+  for (uint32_t i = 0; i < r->p->n_buf; i++) {
+    const struct weft_buf *b = &r->p->buf[i];
+    if (is_kept_weight (r->job, b) && b->base == WEFT_NO_BUF && b->micro == 0 &&
+        g_str_equal (r->p->name[b->name], WEFT_CAST_WEIGHTS))
+      keep (r, WEFT_BUF_WEIGHTS, ORIENTATIONS * (double) b->bytes);
+  }
+}
+
 static void
 hold_buffers (struct replay *r)
 {
   for (uint32_t i = 0; i < r->p->n_buf; i++) {
     const struct weft_buf *b = &r->p->buf[i];
     if (b->base != WEFT_NO_BUF || b->pool == WEFT_POOL_HOST ||
-        !weft_allocator_holds (r->stack, r->p, b))
+        !weft_allocator_holds (r->job, r->p, b))
       continue;
     if (b->permanent)
       keep (r, b->kind, (double) b->bytes);
@@ -410,6 +435,7 @@ weft_allocator_run (const struct weft_job *job, const weft_program *p)
 
   hold_buffers (&r);
   hold_used (&r);
+  keep_weights (&r);
   hold_dummies (&r);
   hold_narrow_gradients (&r);
   hold_end_gradients (&r);

@@ -34,5 +34,5 @@ double weft_allocator_reserved (const struct weft_job *job, const struct weft_al
 
 /* Whether the software holds a buffer as long as the program does. It releases some buffers between
  * their uses, and computes others again for each use. */
-gboolean weft_allocator_holds (const union weft_stack *stack, const weft_program *program,
+gboolean weft_allocator_holds (const struct weft_job *job, const weft_program *program,
                                const struct weft_buf *buf);

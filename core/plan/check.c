@@ -17,7 +17,7 @@ struct atom {
 struct race {
   const weft_program *p;
   uint32_t *before;
-  uint32_t *first_atom, *n_atoms; /* [buffer], including views */
+  uint32_t *first_atom, *n_atoms; /* [buffer]: its accesses; those of its views are included */
   struct atom *atoms;
   uint32_t n_atom;
 };
@@ -83,8 +83,9 @@ make_atoms (struct race *r)
   g_autofree struct border *border = cut (p, has_view, &n_border);
   r->first_atom = g_new (uint32_t, p->n_buf + 1);
   r->n_atoms = g_new (uint32_t, p->n_buf + 1);
-  next = n_border; /* atom i of a buffer with views starts at border i; atoms of buffers without
-                    * views follow */
+  /* atom number i of a buffer with views begins at border number i; atoms of buffers without views
+   * follow */
+  next = n_border;
   for (uint32_t i = 0; i < p->n_buf; i++) {
     uint32_t owner = weft_buf_owner (p, i);
     if (!has_view[owner]) {
@@ -159,9 +160,9 @@ check_uses (struct race *r, GError **error)
   return TRUE;
 }
 
-/* Whether an operand must be in host memory. A copy between host and device has one operand in host
- * memory. Any other op has all operands in host memory if it runs on lane host, and none
- * otherwise. */
+/* Whether an operand of an op must be in host memory. A copy between host and device has one
+ * operand in host memory. Any other op has all its operands in host memory if it runs on lane host,
+ * and none otherwise. */
 static gboolean
 belongs_on_host (const struct weft_op *op, uint32_t operand)
 {
@@ -211,7 +212,8 @@ weft_check_program (const weft_program *p, GError **error)
 
 /* ---------------------------------------------------------------- addresses */
 
-/* First and last op that uses a buffer, per lane; WEFT_NO_OP: no op of the lane uses the buffer. */
+/* First and last op of each lane that uses a buffer; WEFT_NO_OP: no op of the lane uses the
+ * buffer. */
 struct span {
   uint32_t first[WEFT_N_LANE], last[WEFT_N_LANE];
 };
@@ -220,7 +222,7 @@ struct span {
  * segments are sorted and cover the whole arena. */
 struct segment {
   uint64_t from;
-  uint32_t owner; /* WEFT_NO_BUF: no buffer has used the segment yet */
+  uint32_t owner; /* newest buffer that has used the segment; WEFT_NO_BUF: none */
 };
 
 static struct span *
@@ -252,8 +254,8 @@ still_used (const weft_program *p, uint32_t old, uint32_t last, uint32_t new, ui
 }
 
 /* Whether the first use of the new buffer on every lane is ordered after the last use of the old
- * buffer on every lane. All lanes are checked, because ops on lanes that do not wait for each other
- * may write views of one buffer. */
+ * buffer on every lane. All pairs of lanes are checked, because views of one buffer may be written
+ * by ops on lanes that do not wait for each other. */
 static gboolean
 handed_over (const weft_program *p, const uint32_t *before, const struct span *span, uint32_t old,
              uint32_t new, GError **error)

@@ -126,6 +126,17 @@ product_of (const union weft_stack *stack, enum weft_op_kind kind, const struct 
   return p;
 }
 
+/* The depth that a tile could multiply in the time of its prologue and epilogue, which load the
+ * first operands and store the result. This time does not depend on the dtype of the operands, so
+ * the depth grows with the rate of the matrix units. */
+static double
+tile_overhead (const struct weft_cost *cost, double rate)
+{
+  double half_precision = weft_cluster_matmul_rate (cost->cluster, WEFT_BF16);
+
+  return cost->stack->matmul_k_half * (half_precision > 0 ? rate / half_precision : 1);
+}
+
 /* Seconds of a product whose depth is split into `splits` parts: the time of whole waves of full
  * tiles, plus the time to write and read the partial sums in fp32. Sets the terms in *parts. */
 static double
@@ -134,8 +145,8 @@ product_seconds (const struct weft_cost *cost, const struct product *p, double s
 {
   const union weft_stack *stack = cost->stack;
   double tiles = p->tiles * splits, depth = p->depth / splits;
-  double tile_flops =
-      2.0 * stack->matmul_tile_m * stack->matmul_tile_n * (depth + stack->matmul_k_half);
+  double overhead = tile_overhead (cost, parts->rate);
+  double tile_flops = 2.0 * stack->matmul_tile_m * stack->matmul_tile_n * (depth + overhead);
   double sums = splits > 1 ? 2 * 4 * splits * p->rows * p->columns : 0;
 
   parts->splits = splits;
@@ -143,7 +154,7 @@ product_seconds (const struct weft_cost *cost, const struct product *p, double s
   parts->waves = tiles / (ceil (tiles / sms) * sms);
   parts->tiles =
       p->times * p->rows * p->columns / (p->tiles * stack->matmul_tile_m * stack->matmul_tile_n);
-  parts->depth = depth / (depth + stack->matmul_k_half);
+  parts->depth = depth / (depth + overhead);
   return ceil (tiles / sms) * tile_flops / (parts->rate / cost->cluster->f.gpu_sms) + parts->sums;
 }
 
@@ -493,6 +504,34 @@ piece_price (const struct weft_cost *cost, enum weft_op_kind kind, const struct 
   return alone * fmax (filled, parts.memory) / roofline (cost, kind, shape, sms_taken);
 }
 
+/* Whether an op computes the fp8 codes of weights: it writes a buffer of converted weights. */
+static gboolean
+converts_weights (const weft_program *p, uint32_t op)
+{
+  for (uint32_t u = p->op[op].uses; u < p->op[op + 1].uses; u++) {
+    if (p->uses[u].buf == WEFT_NO_BUF || !p->uses[u].write)
+      continue;
+    const struct weft_buf *b = &p->buf[weft_buf_owner (p, p->uses[u].buf)];
+    if (b->kind == WEFT_BUF_WEIGHTS && b->dtype == WEFT_FP8 && !b->permanent)
+      return TRUE;
+  }
+  return FALSE;
+}
+
+gboolean
+weft_cost_converts_kept (const struct weft_cost *cost, const weft_program *p, uint32_t op)
+{
+  return cost->fp8_weights >= WEFT_FP8_FOR_STEP &&
+         weft_op_kernel (p->op[op].kind) == WEFT_KERNEL_QUANTISE && converts_weights (p, op);
+}
+
+gboolean
+weft_cost_omits (const struct weft_cost *cost, const weft_program *p, uint32_t op)
+{
+  return (p->op[op].micro > 0 || cost->fp8_weights == WEFT_FP8_ALWAYS) &&
+         weft_cost_converts_kept (cost, p, op);
+}
+
 /* A program has thousands of ops but only a few dozen shapes, so the seconds of each (shape, kind)
  * are computed once for the GPU, once for the host and once for pieces. The seconds of fused ops
  * are computed op by op. */
@@ -513,6 +552,10 @@ weft_cost_program (const struct weft_cost *cost, const weft_program *p, uint32_t
     double *at = &known[((size_t) row->shape * WEFT_N_OP + row->kind) * N_PRICE + which];
     if (weft_op_info[row->kind].class != WEFT_CLASS_COMPUTE)
       continue;
+    if (weft_cost_omits (cost, p, op)) {
+      seconds[op] = 0;
+      continue;
+    }
     if (row->flags & WEFT_OP_FUSED) {
       seconds[op] = fused_price (cost, p, op, sms_taken);
       continue;

@@ -8,16 +8,17 @@
  *
  * A matmul of m x n x k is cut into tiles; its efficiency is the share of the last wave of tiles
  * that the SMs fill (wave quantisation), the share of the tiles' area that is real (tile
- * quantisation), and k / (k + k_half) for the prologue of each tile. A product with fewer tiles
- * than SMs, such as the weight gradient of a narrow layer, is split along k. The number of parts is
- * the fastest whose tiles fit in one wave; the partial sums are written and read once in fp32
- * (split-K: NVIDIA CUTLASS, media/docs/cpp/efficient_gemm.md, "Parallelized Reductions"; cuBLASLt
- * sets the number of parts by CUBLASLT_ALGO_CONFIG_SPLITK_NUM). Attention reaches a share of the
- * matmul rate, which grows with the keys of a query and with the width of heads. For heads that the
- * stack's kernels do not run on matrix units (weft_stack_takes_heads), attention reaches a share of
- * the rate without matrix units. The formula
- * contains no constants of a device: they come from topologies/ and stacks/. A measured table,
- * keyed by op and shape, may replace the formula (cost_table.h).
+ * quantisation), and k / (k + k_half) for the prologue and epilogue of each tile, whose seconds do
+ * not depend on the dtype: k_half of fp8 is larger than that of bf16, as its rate is. A product
+ * with fewer tiles than SMs, such as the weight gradient of a narrow layer, is split along k. The
+ * number of parts is the fastest whose tiles fit in one wave; the partial sums are written and read
+ * once in fp32 (split-K: NVIDIA CUTLASS, media/docs/cpp/efficient_gemm.md, "Parallelized
+ * Reductions"; cuBLASLt sets the number of parts by CUBLASLT_ALGO_CONFIG_SPLITK_NUM). Attention
+ * reaches a share of the matmul rate, which grows with the keys of a query and with the width of
+ * heads. For heads that the stack's kernels do not run on matrix units (weft_stack_takes_heads),
+ * attention reaches a share of the rate without matrix units. The formula contains no constants of
+ * a device: they come from topologies/ and stacks/. A measured table, keyed by op and shape, may
+ * replace the formula (cost_table.h).
  *
  * Communication kernels hold SMs (streaming multiprocessors or compute units). The waves of a
  * kernel that runs at the same time use only the other SMs. If the pieces of a product run on
@@ -37,10 +38,18 @@ struct weft_cost {
   gboolean deterministic; /* whether deterministic_mode is on: some kernels are then slower, by
                            * factors of the stack */
   enum weft_fp8_price fp8; /* the scaling whose rate fp8 products have */
+  enum weft_fp8_lifetime fp8_weights; /* how long weights that were converted to fp8 are kept */
   gboolean drops; /* whether attention in one kernel is priced with dropout of probabilities */
   gboolean fp8_attention; /* whether attention in one kernel is priced with fp8 products */
   double loss; /* fraction of the stack's loss_ bytes that the loss moves: 0 if it is fused */
 };
+
+/* converts_kept: whether an op converts a weight to fp8, or transposes its codes, and the software
+ * keeps the result at least for the step. omits: whether the software has the result from before
+ * the microbatch of the op, so that it does not launch the op. */
+gboolean weft_cost_converts_kept (const struct weft_cost *cost, const weft_program *program,
+                                  uint32_t op);
+gboolean weft_cost_omits (const struct weft_cost *cost, const weft_program *program, uint32_t op);
 
 /* Seconds of one kernel while communication holds `sms_taken` SMs. */
 double weft_cost_kernel (const struct weft_cost *cost, enum weft_op_kind kind,

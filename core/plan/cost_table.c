@@ -6,11 +6,11 @@
 #include <string.h>
 
 #define MOST_BYTES (16 << 20)
-#define MOST_SECONDS 1e9 /* largest valid time of an op: keeps the extrapolation to larger shapes
-                          * finite */
+/* largest valid time of an op; the limit keeps the extrapolation to larger shapes finite */
+#define MOST_SECONDS 1e9
 
 struct weft_cost_table {
-  GArray *row; /* struct weft_measurement */
+  GArray *row; /* array of struct weft_measurement */
   gboolean launched[WEFT_N_HOST_COST];
   double launch[WEFT_N_HOST_COST];
 };
@@ -119,7 +119,7 @@ weft_cost_table *
 weft_cost_table_parse (const char *text, gssize length, const char *name, GError **error)
 {
   g_autoptr (weft_cost_table) table = g_new0 (weft_cost_table, 1);
-  /* Messages quote the input, so it must be valid UTF-8. */
+  /* The table must be valid UTF-8, because messages quote it. */
   g_autofree char *copy = g_utf8_make_valid (text, length);
 
   table->row = g_array_new (FALSE, FALSE, sizeof (struct weft_measurement));
@@ -195,8 +195,8 @@ same_types (const struct weft_measurement *m, enum weft_op_kind kind,
          m->shape.out_dtype == shape->out_dtype;
 }
 
-/* The number of ranks, nearest to `ranks`, with which the op was measured; 0 if the op was not
- * measured. */
+/* The number of ranks, of those with which the op was measured, that is nearest to `ranks`; 0 if
+ * the op was not measured. */
 static uint32_t
 nearest_ranks (const weft_cost_table *table, enum weft_op_kind kind, const struct weft_shape *shape,
                uint32_t ranks)

@@ -22,7 +22,7 @@ struct fit {
   struct level level[MOST_LEVELS]; /* the last level has one bin, with all placed pieces */
   uint32_t *begun;                 /* [time]: pieces that begin earlier */
   uint32_t *living;                /* [time / FIRST_STEP]: placed pieces that live in these times */
-  uint64_t left;                   /* pairs that may be compared */
+  uint64_t left;                   /* most pairs of pieces that may be compared */
 };
 
 static int

@@ -5,23 +5,24 @@
 /* ------------------------------------------------------------------- launches */
 
 static gboolean
-launches (const weft_program *p, uint32_t op)
+launches (const struct weft_cost *cost, const weft_program *p, uint32_t op)
 {
   const struct weft_op *row = &p->op[op];
 
-  if (row->flags & (WEFT_OP_GROUPED | WEFT_OP_FUSED) || row->lane == WEFT_LANE_HOST)
+  if (row->flags & (WEFT_OP_GROUPED | WEFT_OP_FUSED) || row->lane == WEFT_LANE_HOST ||
+      weft_cost_omits (cost, p, op))
     return FALSE;
   return row->kind == WEFT_OP_CLIP || weft_op_info[row->kind].class != WEFT_CLASS_COMPUTE ||
          weft_op_bytes (p, op) > 0;
 }
 
 static uint32_t
-count_launches (const weft_program *p)
+count_launches (const struct weft_cost *cost, const weft_program *p)
 {
   uint32_t n = 0;
 
   for (uint32_t op = 0; op < p->n_op; op++)
-    n += launches (p, op);
+    n += launches (cost, p, op);
   return n;
 }
 
@@ -251,9 +252,10 @@ static void
 fill (struct maker *m, weft_host *h)
 {
   struct weft_launch_segment first = { 0 };
+  struct weft_cost cost = weft_plan_cost (m->plan);
   double each = cost_of (m->plan, WEFT_HOST_CALL);
   double sum = m->graph ? cost_of (m->plan, WEFT_HOST_GRAPH) +
-                              cost_of (m->plan, WEFT_HOST_NODE) * count_launches (m->p)
+                              cost_of (m->plan, WEFT_HOST_NODE) * count_launches (&cost, m->p)
                         : 0;
 
   g_array_append_val (m->segment, first);
@@ -263,7 +265,7 @@ fill (struct maker *m, weft_host *h)
       await_what_is_before (m, op);
     if (m->awaited->len > next.awaited)
       g_array_append_val (m->segment, next);
-    if (!m->graph && launches (m->p, op))
+    if (!m->graph && launches (&cost, m->p, op))
       sum += launch_time (m, op, each);
     h->upto[op] = sum;
     h->segment_of[op] = m->segment->len - 1;

@@ -31,22 +31,23 @@
 #include "core/plan/plan.h"
 
 struct weft_launch_segment {
-  double before;    /* launch seconds of all ops before the segment */
-  uint32_t awaited; /* first index into awaited[] of weft_host; the next segment's index is the
-                     * end */
+  double before;    /* launch seconds of all ops before this segment */
+  /* index in awaited[] of the first op that this segment waits for; the next segment's index is the
+   * end */
+  uint32_t awaited;
 };
 
-/* Launch model of one role. */
+/* Launch model of one role (pipeline stage). */
 typedef struct weft_host {
   uint32_t n_segment;
-  struct weft_launch_segment *segment; /* n_segment + 1 entries; the last entry is only the end of
-                                        * `awaited` */
-  uint32_t *awaited;                 /* ops whose end a segment waits for */
+  /* n_segment segments, and one entry at the end for the end of `awaited` */
+  struct weft_launch_segment *segment;
+  uint32_t *awaited;                 /* ops that segments wait for, in the order of segments */
   uint32_t *segment_of;              /* [op] */
   double *upto;                      /* [op]: launch seconds of all ops up to and including this
                                       * op */
   double launches;                   /* launch seconds of the whole step */
-  double lead; /* host launch lead, seconds: the first segment begins this long before the step */
+  double lead; /* host launch lead in seconds: the first segment begins this long before the step */
 } weft_host;
 
 /* Makes the launch model of a role. Returns NULL if no op ever waits for the host: launches take no
@@ -66,24 +67,25 @@ void weft_hosts_free (weft_host **hosts, uint32_t n_roles);
  * WEFT_NO_OP if there is no such op. A step with such an op cannot be captured as a graph. */
 uint32_t weft_host_reads (const weft_program *program);
 
-/* How far the host of one rank has issued the step; `begin` is NULL if the rank has no launch
- * model. */
+/* The launch segments that the host of one rank has begun. `begin` is NULL if the rank has no
+ * launch model. */
 struct weft_host_clock {
   uint32_t open; /* number of segments that have begun */
-  double *begin; /* of each segment */
+  double *begin; /* begin of each segment, seconds */
 };
 struct weft_host_clock weft_host_clock_new (const weft_host *host);
 void weft_host_clock_clear (struct weft_host_clock *clock);
 
-/* Returns the end of an op of this rank; NaN if the op has not ended. */
+/* Function that returns the end of an op of this rank in seconds; NaN if the op has not ended. */
 typedef double (*weft_host_end) (void *user, uint32_t op);
 
 /* Whether the time at which the host issues `op` is known. TRUE: *date is that time, in seconds
- * from the begin of the step. Begins segments as far as the ends of awaited ops are known. */
+ * from the begin of the step. This function also begins all launch segments whose awaited ops have
+ * ended. */
 gboolean weft_host_issues (const weft_host *host, struct weft_host_clock *clock, uint32_t op,
                            weft_host_end end, void *user, double *date);
 
-/* Launch wait: seconds in which the compute lane was idle and its next op was ready, but not yet
- * issued. `begin` and `end` are a rank's timeline, in seconds by op. */
+/* The launch wait of a rank in seconds: the time in which its compute lane was idle and the next op
+ * was ready, but not yet issued. `begin` and `end` are the rank's timeline, in seconds by op. */
 double weft_host_waited (const weft_host *host, const weft_program *program, const double *begin,
                          const double *end);

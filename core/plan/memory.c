@@ -2,29 +2,34 @@
 #include "core/plan/fit.h"
 #include <string.h>
 
-/* Free bytes, and for each lane the number of its ops that must end before the bytes are reused. */
+/* A range of free bytes. until[lane]: number of ops of the lane that must end before the bytes are
+ * reused. */
 struct gap {
   uint64_t from, to;
   uint32_t until[WEFT_N_LANE];
 };
 
-/* A part of a pool that is packed separately, and the free bytes in it. */
+/* A region of a pool in which buffers are packed separately from other regions, and the region's
+ * free bytes. */
 struct region {
-  GArray *free; /* struct gap, by address */
+  GArray *free; /* array of struct gap, in order of address */
   uint64_t top;
 };
 
-/* MIXED: all buffers in one region. SPLIT: buffers used within one pass lie above the buffers kept
- * for backward. SLABS: like SPLIT, but all buffers that one microbatch keeps for backward in one
- * model chunk are one piece. Each microbatch then fits exactly where an earlier microbatch was, and
- * long steps do not fragment. FITTED: the lifetimes of the whole step are known before
- * the first buffer is placed, so buffers are placed by size (fit.h). This takes longest. */
+/* How buffers are packed. MIXED: all buffers in one region. SPLIT: buffers used within one forward
+ * or backward pass lie above the buffers kept for backward. SLABS: like SPLIT, but all buffers that
+ * one microbatch keeps for backward in one model chunk are one block (slab). Each microbatch then
+ * fits exactly where an earlier microbatch was, and long steps do not fragment. FITTED: the
+ * lifetimes of the whole step are known before the first buffer is placed, so buffers are placed by
+ * size (fit.h). FITTED takes longest. */
 enum packing { MIXED, SPLIT, SLABS, FITTED, N_PACKING };
 
-#define MOST_PAIRS 50000000u /* pairs of buffers that FITTED compares in one pool */
+/* FITTED is not tried if a pool has more pairs of buffers to compare */
+#define MOST_PAIRS 50000000u
 
-/* The buffers that one microbatch keeps for backward in a model chunk, or a part of them. The slab
- * is placed when its first buffer is placed, and is free after the last use of all its buffers. */
+/* A slab: the buffers that one microbatch keeps for backward in a model chunk, or a part of them.
+ * The slab is placed when its first buffer is placed. Its bytes are free after the last use of all
+ * its buffers. */
 struct slab {
   uint64_t bytes, offset;
   uint32_t n, n_closed;
@@ -35,16 +40,20 @@ struct slab {
 struct planner {
   weft_program *p;
   uint32_t *before;
-  double *start, *end; /* [op]: begin and end in the earliest schedule, seconds */
-  uint64_t most;       /* limit of the GPU pools, bytes: above it, added waits may cost overlap */
+  double *start, *end; /* by op: its begin and end in the earliest schedule, seconds */
+  /* limit of the GPU pools in bytes; only a plan above this limit may add waits that cost
+   * overlap */
+  uint64_t most;
   enum packing packing;
   struct region kept[WEFT_N_POOL], passing[WEFT_N_POOL];
-  struct gap *last_use;   /* [buffer]: last use on each lane; views count as their owner */
+  /* [buffer]: last use of the buffer on each lane; the uses of a view count for the buffer that it
+   * views */
+  struct gap *last_use;
   GArray *edges;          /* uint32_t[2] */
-  GArray *waits;          /* struct weft_memory_wait */
-  struct slab *slab;      /* by slab_number(); NULL unless packing has slabs */
+  GArray *waits;          /* array of struct weft_memory_wait */
+  struct slab *slab;      /* the slabs, indexed by slab_number(); NULL unless packing has slabs */
   uint32_t n_micro, n_chunk;
-  uint64_t *inner; /* [buffer]: offset in its slab */
+  uint64_t *inner; /* [buffer]: offset of the buffer within its slab */
 };
 
 static uint64_t
@@ -54,8 +63,8 @@ align (uint64_t bytes)
 }
 
 /* Adds an op to its launch group. All ops of a group begin when the last of them may begin, and end
- * together. Collectives of a group move their bytes one after the other; transfers move theirs at
- * the same time. */
+ * together. Collectives of a group move their bytes one after the other; sends and receives of a
+ * group move their bytes at the same time. */
 static void
 join_group (struct planner *m, uint32_t op, double ready, const double *seconds)
 {
@@ -113,23 +122,24 @@ find_last_uses (struct planner *m)
         m->last_use[weft_buf_owner (p, p->uses[u].buf)].until[p->op[op].lane] = p->pos[op] + 1;
 }
 
-/* The op of a lane that must end last before the bytes of a gap are reused; WEFT_NO_OP: none. */
+/* The last op of a lane that must end before the bytes of a gap are reused; WEFT_NO_OP: none. */
 static uint32_t
 last_op (const struct planner *m, const struct gap *gap, int lane)
 {
   return gap->until[lane] ? m->p->lane_ops[lane][gap->until[lane] - 1] : WEFT_NO_OP;
 }
 
-/* Whether an op may reuse the bytes of a free gap. */
+/* How an op may reuse the bytes of a free gap. */
 enum readiness {
-  NOT_YET,    /* the op may not reuse the bytes */
-  LATE,       /* only with added dependencies, which delay the op in the earliest schedule */
-  WITH_EDGES, /* only with added dependencies, which do not delay the op */
-  READY       /* without added dependencies */
+  NOT_YET,    /* not ready: the op may not reuse the bytes */
+  LATE,       /* ready only with added dependencies, which delay the op in the earliest schedule */
+  WITH_EDGES, /* ready only with added dependencies, which do not delay the op */
+  READY       /* readiness without added dependencies */
 };
 
-/* The number of lanes on which an op of the gap may still run when `op` starts. This is the inner
- * loop of the planner, without branches so that compilers vectorise it. */
+/* The number of lanes on which an op that uses the bytes of the gap may still run when `op` starts.
+ * This is the inner loop of the memory planner; it has no branches, so that compilers vectorise
+ * it. */
 static int
 lanes_that_run (const struct planner *m, const struct gap *gap, uint32_t op)
 {
@@ -153,7 +163,7 @@ readiness (const struct planner *m, const struct gap *gap, uint32_t op)
     if (gap->until[lane] <= ended[lane])
       continue;
     uint32_t last = last_op (m, gap, lane);
-    /* If ops of one lane are not ordered, they are in one launch group and run concurrently. */
+    /* Two ops of one lane that are not ordered are in one launch group and run concurrently. */
     if (last >= op || lane == m->p->op[op].lane)
       return NOT_YET;
     result = MIN (result, m->end[last] > m->start[op] ? LATE : WITH_EDGES);
@@ -161,8 +171,8 @@ readiness (const struct planner *m, const struct gap *gap, uint32_t op)
   return result;
 }
 
-/* Records that `op` waits for `on`. Only the last awaited op of each lane is recorded, because
- * earlier ops of the lane have ended by then. */
+/* Records that `op` waits for `on`. Only the last op of each lane that `op` waits for is recorded,
+ * because earlier ops of the lane have ended by then. */
 static void
 add_wait (struct planner *m, uint32_t op, uint32_t on)
 {
@@ -193,7 +203,7 @@ add_edges (struct planner *m, const struct gap *gap, uint32_t op)
   }
 }
 
-/* Time at which the last use of a gap ends in the earliest schedule, seconds. */
+/* Seconds at which the last use of a gap's bytes ends in the earliest schedule of the role. */
 static double
 last_end (const struct planner *m, const struct gap *gap)
 {
@@ -215,8 +225,8 @@ is_better (const struct planner *m, enum readiness ready, const struct gap *x, c
   return late < 0 || (late == 0 && x->to - x->from < y->to - y->from);
 }
 
-/* Index of the best gap that is large enough and whose readiness is at least `least`; -1 if there
- * is none. A gap that needs no added dependencies is preferred. */
+/* Index of the best free gap that is large enough and whose readiness (enum readiness) for the op
+ * is at least `least`; -1 if there is none. A gap that needs no added dependencies is preferred. */
 static int
 best_gap (const struct planner *m, const GArray *free, uint64_t bytes, enum readiness least,
           uint32_t op)
@@ -239,7 +249,7 @@ best_gap (const struct planner *m, const GArray *free, uint64_t bytes, enum read
 }
 
 /* Grows the region by a buffer and returns the buffer's offset. If the region ends with a free gap
- * that is READY, the buffer begins in that gap. */
+ * whose bytes the op may reuse without waiting (READY), the buffer begins in that gap. */
 static uint64_t
 grow (struct planner *m, struct region *region, uint64_t bytes, uint32_t op)
 {
@@ -267,8 +277,8 @@ merge (struct gap *into, const struct gap *other)
 }
 
 /* Merges neighbouring free gaps if the readiness of both for an op is at least `least`. Gaps are
- * not merged when they become free, because bytes that a transfer still reads would delay the reuse
- * of all bytes merged with them. */
+ * not merged when they become free: if a transfer still reads some bytes of a merged gap, no byte
+ * of it could be reused. */
 static void
 join (const struct planner *m, GArray *free, enum readiness least, uint32_t op)
 {
@@ -295,8 +305,8 @@ find_gap (struct planner *m, GArray *free, uint64_t bytes, enum readiness least,
   return best_gap (m, free, bytes, least, op);
 }
 
-/* Whether `bytes` more in a pool would exceed the limit of the GPU pools. The host pool has no
- * limit. */
+/* Whether a pool would exceed the limit of the GPU pools if it grew by `bytes`. The host pool has
+ * no limit. */
 static gboolean
 is_full (const struct planner *m, enum weft_pool pool, uint64_t bytes)
 {
@@ -346,8 +356,9 @@ is_placed (const struct weft_buf *b)
   return b->base == WEFT_NO_BUF && b->bytes && !b->permanent && b->first != WEFT_NO_OP;
 }
 
-/* Builds a linked list of buffers for each op: the buffers whose first use is the op, or whose last
- * use if `by_last`. head[op] is the first buffer of the list, and next[] links the others. */
+/* Builds a linked list of buffers for each op. If `by_last` is FALSE, the list of an op contains
+ * the buffers whose first use is the op; if TRUE, those whose last use is the op. head[op] is the
+ * first buffer of the list, and next[] links the others. */
 static void
 chain_by_op (const weft_program *p, gboolean by_last, uint32_t *head, uint32_t *next)
 {
@@ -361,8 +372,8 @@ chain_by_op (const weft_program *p, gboolean by_last, uint32_t *head, uint32_t *
 }
 
 /* Whether a buffer is used only within one forward pass, or only within one backward pass
- * (including recompute), of a microbatch. Weight gradients of a split backward are a separate pass,
- * long after that of the input gradients. */
+ * (including recompute), of a microbatch. In a split backward, the pass for weight gradients counts
+ * as separate, because it runs long after the pass for input gradients. */
 static gboolean
 is_passing (const weft_program *p, const struct weft_buf *b)
 {
@@ -391,8 +402,8 @@ place_permanent (struct planner *m)
   }
 }
 
-/* Each microbatch has two slabs in a chunk: one for buffers of forward, and one for those that a
- * split backward keeps for weight gradients. */
+/* Each microbatch has two slabs (blocks of buffers kept for backward) in a model chunk: one for
+ * buffers of forward, and one for those that a split backward keeps for weight gradients. */
 static size_t
 slab_number (const struct planner *m, const struct weft_buf *b)
 {
@@ -479,9 +490,9 @@ place_others (struct planner *m)
 
   chain_by_op (p, FALSE, opens, next_open);
   chain_by_op (p, TRUE, closes, next_close);
-  /* Members of a launch group run concurrently, so no member can reuse bytes that another member
-   * frees. Merging such bytes with other free bytes would delay the reuse of all of them. A group
-   * frees its buffers at its end. */
+  /* Members of a launch group run concurrently, so a member cannot reuse bytes that another member
+   * frees. Merging these bytes with other free bytes would delay the reuse of all of them. The
+   * bytes that a group frees therefore become free when the group ends. */
   for (uint32_t op = 0, closed = 0; op < p->n_op; op++) {
     for (uint32_t i = opens[op]; i != WEFT_NO_OP; i = next_open[i])
       open_buffer (m, i, op);
@@ -495,11 +506,13 @@ place_others (struct planner *m)
 
 /* ----------------------------------------------------------------- all at once */
 
-/* State of packing FITTED. opening[lane]: ops of the lane that are the first use of a buffer. */
+/* State of packing FITTED, which places all buffers by size. opening[lane]: the ops of the lane
+ * that are the first use of some buffer. */
 struct fitting {
   struct planner *m;
   GArray *opening[WEFT_N_LANE];
-  uint32_t *opens, *next_open; /* buffers by their first op: chain_by_op() */
+  /* lists of buffers by their first op, as chain_by_op() builds them */
+  uint32_t *opens, *next_open;
 };
 
 static void
@@ -526,8 +539,9 @@ fitting_clear (struct fitting *f)
   g_free (f->next_open);
 }
 
-/* Returns the first op from which on any op that opens a buffer may reuse the bytes of a gap with
- * readiness `least`. If an op may reuse them, so may later ops of its lane. */
+/* Returns the first op from which on every op that is the first user of a buffer may reuse the
+ * bytes of a gap with at least this readiness. If an op may reuse the bytes, so may later ops of
+ * its lane. */
 static uint32_t
 free_from (const struct fitting *f, const struct gap *gap, enum readiness least)
 {
@@ -579,12 +593,14 @@ fit_pool (const struct fitting *f, enum weft_pool pool)
   return TRUE;
 }
 
-/* A buffer whose bytes some later op may reuse only with an added dependency. */
+/* A buffer whose bytes a later op may reuse only after waiting for the last uses of the buffer. */
 struct occupant {
-  uint32_t buffer, ready; /* from op `ready` on, no dependency is needed */
+  /* ops from number `ready` on need no added dependency to reuse the bytes */
+  uint32_t buffer, ready;
 };
 
-/* Adds the dependencies of a buffer on earlier ones at its address. */
+/* Adds dependencies: the first users of a buffer wait for the last users of earlier buffers at the
+ * same address. */
 static void
 add_edges_of (struct planner *m, GArray *before, uint32_t buffer, uint32_t op)
 {
@@ -619,7 +635,8 @@ add_all_edges (const struct fitting *f)
   }
 }
 
-/* Places all buffers. Returns FALSE if that would take too long. */
+/* Packing FITTED: places all buffers of a pool by size. Returns FALSE if that would take too
+ * long. */
 static gboolean
 fit_all (struct planner *m)
 {
@@ -644,8 +661,8 @@ add_permanent (const weft_program *p, struct weft_memory *memory, uint64_t live[
   memcpy (live, memory->permanent, sizeof memory->permanent);
 }
 
-/* Finds the maximum of the bytes that are alive at the same time if ops run in program order. This
- * maximum is a lower bound of the arena. */
+/* Finds the largest number of bytes that are alive at the same time if ops run in program order: a
+ * lower bound of the arena. */
 void
 weft_memory_live (const weft_program *p, struct weft_memory *memory)
 {
@@ -705,8 +722,8 @@ end_regions (struct planner *m)
   g_clear_pointer (&m->waits, g_array_unref);
 }
 
-/* Places the `passing` region of each pool above the `kept` region, and sets the size of each
- * pool. */
+/* In each pool, places the region of buffers used within one pass above the region of buffers kept
+ * for backward, and sets the size of the pool. */
 static void
 stack_regions (struct planner *m, uint64_t planned[WEFT_N_POOL])
 {
@@ -742,7 +759,7 @@ place (struct planner *m, enum packing packing, uint64_t planned[WEFT_N_POOL])
   return ok ? sum : G_MAXUINT64;
 }
 
-/* The smallest placement so far, while another packing is tried. */
+/* The smallest placement of buffers found so far, stored while another packing is tried. */
 struct placement {
   uint64_t *offset; /* by buffer */
   uint64_t planned[WEFT_N_POOL];
@@ -781,9 +798,10 @@ restore_placement (struct planner *m, uint64_t planned[WEFT_N_POOL], struct plac
   m->waits = g_steal_pointer (&old->waits);
 }
 
-/* Tries the packings in turn, and stops at one that is at most half a percent above the lower
- * bound. SLABS is quick and almost without gaps where microbatches follow each other evenly; FITTED
- * is usually the smallest elsewhere, but only the others can delay ops to save memory. */
+/* Tries the packings in turn, and stops at a packing that is at most half a percent above the lower
+ * bound. SLABS is quick and has almost no gaps if microbatches follow each other evenly. FITTED
+ * usually gives the smallest arena otherwise, but only the other packings can delay ops to save
+ * memory. */
 static void
 place_best (struct planner *m, struct weft_memory *memory)
 {
@@ -835,7 +853,7 @@ weft_memory_plan (weft_program *p, const double *seconds, uint64_t most, struct 
   place_best (&m, memory);
   if (on_gpu (memory) > most)
     place_again (&m, most, memory);
-  if (on_gpu (memory) > most) /* with waits the plan does not fit either */
+  if (on_gpu (memory) > most) /* the plan does not fit even if ops wait for memory */
     place_again (&m, G_MAXUINT64, memory);
   memory->n_reuse_deps = m.edges->len;
   memory->n_wait = m.waits->len;

@@ -24,7 +24,8 @@ is_listed (const GArray *list, enum weft_part_kind kind, uint32_t micro)
   return FALSE;
 }
 
-/* Adds a part for each cell of the schedule. Both halves of a split backward are one part. */
+/* Adds a part for each cell (forward or backward of one microbatch) of the schedule. Both halves of
+ * a split backward are one part. */
 static void
 add_cells (GArray *list, const weft_plan *plan)
 {
@@ -61,9 +62,11 @@ struct marker {
   const weft_parts *parts;
   const weft_program *p;
   uint32_t *of;
-  uint32_t last_cell, last_launch; /* last op of the schedule; last gradient collective that is
-                                    * launched after this op */
-  uint32_t *forward, *backward;    /* [microbatch]: index of its forward and backward part */
+  /* indices of two ops: the last op of the pipeline schedule, and the last op that belongs to the
+   * launch of a gradient collective */
+  uint32_t last_cell, last_launch;
+  /* [microbatch]: indices of its forward part and its backward part */
+  uint32_t *forward, *backward;
 };
 
 static gboolean
@@ -85,15 +88,15 @@ find_places (struct marker *m)
 }
 
 /* The index of a part after the schedule. These parts are the last parts of the list, in the order
- * of their kinds. */
+ * of enum weft_part_kind. */
 static uint32_t
 tail (const struct marker *m, enum weft_part_kind kind)
 {
   return m->parts->n - (WEFT_N_PART - kind);
 }
 
-/* The part of an op by its phase. A gather of weights before their first use belongs to `next`, the
- * part of the next kernel. */
+/* The part of an op, found by the phase of the op. A gather of weights before their first use
+ * belongs to part `next`, the part of the next kernel. */
 static uint32_t
 own_part (const struct marker *m, uint32_t op, uint32_t next)
 {
@@ -141,8 +144,9 @@ close_parts (struct marker *m)
   }
 }
 
-/* Finds the parts of each microbatch. If all cells are one part, that part is part 1 for all
- * microbatches. */
+/* Finds the forward part and the backward part of each microbatch, and stores their indices. A
+ * program with several stages has one part for all cells of the schedule; this part has index 1,
+ * which is then stored for every microbatch. */
 static void
 index_cells (struct marker *m, uint32_t n_micro)
 {

@@ -32,9 +32,9 @@ struct weft_part {
 
 typedef struct weft_parts {
   uint32_t n;
-  struct weft_part *part; /* in the order in which they run */
+  struct weft_part *part; /* parts in the order in which they run */
   uint32_t n_roles;
-  uint32_t **of;          /* [role][op]: index of the op's part */
+  uint32_t **of;          /* [role][op]: index of the part that the op belongs to */
 } weft_parts;
 
 /* Cuts the step of a plan into parts. The caller frees them with weft_parts_free(). */

@@ -98,10 +98,10 @@ weft_plan_copy_bytes (const weft_plan *plan, uint32_t rank, uint32_t op)
   return MAX (copy_seconds (plan, rank, p, op, &q) - q.latency, 0) * q.rate;
 }
 
-/* Tokens that are sent, as a fraction of their copies, if each goes only once to every place (rank
- * or node) that has some of its experts. A token has k experts at n places, so it goes to
- * n (1 - (1 - 1/n)^k) of them. Routing by groups of experts (moe_router_group_topk) leaves fewer
- * places to choose from. */
+/* Number of tokens sent, as a fraction of the number of token copies, if a token is sent only once
+ * to every place (rank or node) that has some of its experts. With k experts spread over n places,
+ * a token is expected at n (1 - (1 - 1/n)^k) places. Routing by groups of experts
+ * (moe_router_group_topk) restricts a token to fewer places. */
 static double
 once_a_place (const struct weft_job *job, uint32_t places)
 {
@@ -114,7 +114,7 @@ once_a_place (const struct weft_job *job, uint32_t places)
   return n * (1 - pow (1 - 1 / n, k)) / k;
 }
 
-/* The seconds of the link that a collective loads most. */
+/* The seconds that the busiest link of a collective needs for its bytes. */
 static double
 longest_link (const struct weft_coll_shape *group, const struct weft_traffic *t)
 {
@@ -138,9 +138,10 @@ goes_once_a_rank (const weft_plan *plan, const struct weft_coll_shape *group,
 }
 
 /* DeepEP sends a token once to each rank that has some of its experts (is_token_in_rank of
- * csrc/kernels/intranode.cu), and the combine returns their sum. Over the network a token goes once
- * to the rank at the same place of each node, which sends copies on over NVLink; the combine adds
- * copies in the node and returns one (deepseek-ai/DeepEP, README.md). */
+ * csrc/kernels/intranode.cu), and its combine op returns the sum of their outputs. Between nodes a
+ * token is sent once per node, to the rank with the sender's local index, and that rank sends
+ * copies on over NVLink. The combine op first adds the outputs within a node, then returns one sum
+ * per node (deepseek-ai/DeepEP, README.md). */
 static void
 send_once_a_rank (const weft_plan *plan, const struct weft_coll_shape *group,
                   struct weft_traffic *t)
@@ -274,12 +275,12 @@ weft_plan_comm_seconds (const weft_plan *plan, uint32_t rank, uint32_t op)
   return seconds;
 }
 
-/* The costs of a program's communication ops on the first rank of its role. */
+/* Computes the costs of a program's communication ops, for the first rank of its role. */
 struct prices {
   const weft_plan *plan;
   const weft_program *p;
   uint32_t rank;
-  GHashTable *known; /* seconds by (kind, shape, group, peer) */
+  GHashTable *known; /* GHashTable: seconds by (kind, shape, group, peer) of an op */
   weft_placements *placements;
 };
 
@@ -296,8 +297,8 @@ alone (struct prices *x, uint32_t op)
                              op);
 }
 
-/* Seconds of a communication op, cached because ops repeat. For a collective that joins a launch,
- * the seconds that it adds to the launch (not cached). */
+/* Seconds of a communication op, stored because ops repeat. For a collective that joins a launch
+ * group, the seconds that it adds to the group; these are not stored. */
 static double
 comm_seconds (struct prices *x, uint32_t op)
 {
@@ -345,7 +346,7 @@ weft_plan_capacity (const struct weft_job *job)
   return job->cluster.f.gpu_memory * (1 - job->train.memory_headroom);
 }
 
-/* Bytes of GPU memory that a plan may use and that libraries leave free. */
+/* Bytes of GPU memory that a plan may use besides those of libraries. */
 static uint64_t
 free_bytes (const weft_plan *plan, uint32_t role)
 {
@@ -354,8 +355,8 @@ free_bytes (const weft_plan *plan, uint32_t role)
   return bytes > 0 ? (uint64_t) bytes : 0;
 }
 
-/* Plans the memory of a role. Software without an arena needs no offsets. If it is to be executed,
- * it gets them, but no op waits for bytes. */
+/* Plans the memory of a role. Software without an arena needs no offsets. If its plan is to be
+ * executed, buffers get offsets nevertheless, but no op waits for bytes. */
 static void
 remember (weft_plan *plan, uint32_t role, enum weft_plan_depth depth)
 {
@@ -426,7 +427,7 @@ weft_plan_check (const weft_plan *plan, GError **error)
   return weft_check_roles (&plan->mesh, plan->role, error);
 }
 
-/* Proves a plan. A failure is a bug of this library and not of the input. */
+/* Proves a plan (check.h). A failure is a bug of Weft and not of the input. */
 static gboolean
 prove (const weft_plan *plan, GError **error)
 {
@@ -494,7 +495,7 @@ weft_plan_new_startup (const struct weft_job *job, GError **error)
 weft_plan *
 weft_plan_new_broadcast (const struct weft_job *job, GError **error)
 {
-  struct weft_job given = *job; /* the weights of this job exist already */
+  struct weft_job given = *job; /* not counted: the weights of this job exist before its start-up */
 
   given.strategy.perform_initialization = FALSE;
   return weft_plan_new_startup (&given, error);
@@ -544,7 +545,7 @@ weft_plan_reserved_bytes (const weft_plan *plan, uint32_t role)
   return bytes;
 }
 
-/* Bytes of the weights and masters that a rank stores. */
+/* Bytes of the weights and fp32 master weights that a rank stores. */
 static uint64_t
 kept_weights (const weft_program *p)
 {

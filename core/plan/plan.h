@@ -1,5 +1,5 @@
 /* plan.h - everything an executor needs, read-only: job, mesh, fabric, programs, memory plans, and
- * the seconds of every op. The plan owns all its members. */
+ * the seconds of every op. The plan owns all these members. */
 #pragma once
 #include "core/plan/actors.h"
 #include "core/plan/allocator.h"
@@ -13,17 +13,20 @@
 typedef struct weft_plan {
   struct weft_job job;
   struct weft_mesh mesh;
-  struct weft_fabric fabric; /* refers to job.cluster */
+  struct weft_fabric fabric; /* points into job.cluster */
   uint32_t n_roles;
   weft_program **role;
   struct weft_memory *memory; /* by role */
-  struct weft_allocated *allocated; /* by role; NULL: the software has an arena (live_memory = 0) */
-  weft_cost_table *table;     /* cost_table of [cluster]; NULL: formulas only */
-  double **seconds;           /* [role][op]: seconds of the op alone, without concurrent kernels or
-                               * traffic */
+  /* memory of software without an arena, by role; NULL: the software has an arena (live_memory =
+   * 0) */
+  struct weft_allocated *allocated;
+  /* the table named by cost_table of [cluster]; NULL: all ops are priced by formula */
+  weft_cost_table *table;
+  /* [role][op]: seconds of the op alone on the cluster, without concurrent kernels or traffic */
+  double **seconds;
 } weft_plan;
 
-/* Inputs of the op costs of a plan. Their pointers are valid as long as the plan. */
+/* Inputs of the op costs of a plan. Their pointers are valid as long as the plan exists. */
 static inline struct weft_cost
 weft_plan_cost (const weft_plan *plan)
 {
@@ -36,6 +39,7 @@ weft_plan_cost (const weft_plan *plan)
     .table = plan->table,
     .deterministic = k->deterministic_mode,
     .fp8 = (enum weft_fp8_price) k->fp8_priced_as,
+    .fp8_weights = weft_job_fp8_lifetime (&plan->job),
     .drops = k->attention_priced_with_dropout,
     .fp8_attention = k->attention_priced_in_fp8,
     .loss = !k->cross_entropy_loss_fusion ? 1 : native ? plan->job.stack.loss_native_share : 0
@@ -58,16 +62,16 @@ struct weft_traffic weft_plan_transfer (const weft_plan *plan, uint32_t from, ui
 uint32_t weft_plan_sms (const weft_plan *plan, const weft_program *program, uint32_t op,
                         const struct weft_coll_shape *group);
 
-/* Makes the plan of a job: builds the program of every role, plans memory, and proves the result
- * (check.h). The job must satisfy the rules of rules.def. Returns NULL with an error; the caller
- * frees the plan. */
+/* Makes the plan of a job: builds the program of every role (pipeline stage), plans memory, and
+ * proves the result (check.h). The job must satisfy the rules of rules.def. Returns NULL with an
+ * error on failure; the caller frees the plan. */
 weft_plan *weft_plan_new (const struct weft_job *job, GError **error);
 
-/* A plan for a search over hundreds of candidates. WEFT_PLAN_PRICED: ops and their costs.
- * WEFT_PLAN_PLACED: also memory: buffer offsets, or without them the blocks of software that has no
- * arena. A WEFT_PLAN_PROVED plan has offsets and is checked (check.h); only such a plan may be
- * executed. `placements` is shared by plans on equal clusters; NULL: the
- * plan computes its own. */
+/* Makes a plan for a search over hundreds of candidates. WEFT_PLAN_PRICED: ops and their costs.
+ * WEFT_PLAN_PLACED: also memory: buffer offsets, or, for software without an arena, the blocks of
+ * its allocator. WEFT_PLAN_PROVED: every buffer has an offset and the plan is checked (check.h);
+ * only such a plan may be executed. `placements` may be shared by plans on equal clusters; NULL:
+ * the plan computes its own. */
 enum weft_plan_depth { WEFT_PLAN_PRICED, WEFT_PLAN_PLACED, WEFT_PLAN_PROVED };
 weft_plan *weft_plan_new_draft (const struct weft_job *job, enum weft_plan_depth depth,
                                 weft_placements *placements, GError **error);
@@ -78,51 +82,52 @@ weft_plan *weft_plan_new_draft (const struct weft_job *job, enum weft_plan_depth
  * if there is no work at start-up (step.h, weft_init_does_something()). */
 weft_plan *weft_plan_new_startup (const struct weft_job *job, GError **error);
 weft_plan *weft_plan_new_broadcast (const struct weft_job *job, GError **error);
-/* Frees the programs, their memory plans and costs. Mesh, fabric and the cost of transfers remain
- * usable. */
+/* Frees the programs, their memory plans and their costs. The mesh, the fabric and the function for
+ * the cost of transfers remain usable. */
 void weft_plan_drop_programs (weft_plan *plan);
 void weft_plan_free (weft_plan *plan);
 G_DEFINE_AUTOPTR_CLEANUP_FUNC (weft_plan, weft_plan_free)
 
-/* Prices all ops again, with other numbers of the topology and the stack. Programs and memory plans
- * stay, so numbers that change these must be equal. */
+/* Prices all ops again, with other numbers in the topology and the stack. Programs and memory plans
+ * do not change, so numbers that change programs or memory must be equal. */
 void weft_plan_price (weft_plan *plan, const union weft_cluster_fields *cluster,
                       const union weft_stack *stack);
 
-/* Runs all proofs of check.h again. */
+/* Runs all proofs of check.h on a plan again. */
 gboolean weft_plan_check (const weft_plan *plan, GError **error);
 
-/* GPU bytes that libraries allocate outside the arena: the stack's values for context,
+/* GPU bytes that libraries allocate outside the arena, from the stack's values for context,
  * communicators and workspace; 0 on topology cpu. */
 uint64_t weft_plan_reserved_bytes (const weft_plan *plan, uint32_t role);
 
-/* Peak GPU bytes of creating the weights for Megatron-FSDP: the sharded weights and masters that
+/* Peak GPU bytes while weights are created for Megatron-FSDP: the sharded weights and masters that
  * the rank keeps, plus the whole module that the shards are cut from. If init_fsdp_with_meta_device
- * is on, only the largest bucket of the module counts instead. 0 for a strategy that creates
- * weights in place. */
+ * is on, the largest bucket of the module is counted in place of the whole module. 0 for a strategy
+ * that does not cut shards from a whole module. */
 uint64_t weft_plan_init_bytes (const weft_plan *plan, uint32_t role);
 
 /* GPU bytes that an executor allocates for the arenas of a role. */
 uint64_t weft_plan_arena_bytes (const weft_plan *plan, uint32_t role);
 
-/* GPU bytes in use at the peak of a role: the arenas, or the blocks of software that has none. */
+/* GPU bytes in use at the peak of a role: the arenas, or, for software without an arena, the blocks
+ * of its allocator. */
 uint64_t weft_plan_used_bytes (const weft_plan *plan, uint32_t role);
 
-/* GPU bytes that the software has obtained at the peak, but does not use: blocks that a caching
- * allocator keeps. 0 for software with an arena. They are returned before memory runs out. */
+/* GPU bytes that a caching allocator has obtained but does not use at the peak. The allocator
+ * returns these bytes to the driver before memory runs out. 0 for software with an arena. */
 uint64_t weft_plan_cached_bytes (const weft_plan *plan, uint32_t role);
 
-/* Used and reserved GPU bytes of a role. */
+/* GPU bytes that a role uses, and GPU bytes reserved by libraries for the role. */
 uint64_t weft_plan_peak_bytes (const weft_plan *plan, uint32_t role);
 
-/* Used and reserved GPU bytes of the role that needs most. */
+/* GPU bytes used and reserved, of the role with the largest sum. */
 uint64_t weft_plan_worst_bytes (const weft_plan *plan);
 
-/* Live and reserved GPU bytes, without fragmentation, of the role that needs most: a lower bound
- * for any placement of buffers. */
+/* GPU bytes that are live and reserved, without fragmentation, of the role with the largest sum: a
+ * lower bound for any placement of buffers. */
 uint64_t weft_plan_least_bytes (const weft_plan *plan);
 
-/* Planned bytes of the host pools of all ranks on the fullest node. */
+/* Planned bytes of the host pools of all ranks of the node that needs most. */
 uint64_t weft_plan_host_bytes (const weft_plan *plan);
 
 /* Whether the host pools fit in the host memory of every node. */
@@ -134,10 +139,11 @@ double weft_plan_capacity (const struct weft_job *job);
 /* Whether every role fits on its GPU and the host pools fit on every node. */
 gboolean weft_plan_fits (const weft_plan *plan);
 
-/* Closed-form seconds of a communication or copy op of one rank, alone on the cluster; for a
- * collective that joins a group launch, the seconds that it adds to the launch. */
+/* Closed-form seconds of a communication or copy op of one rank that has the cluster to itself. For
+ * a collective that joins a group launch, the seconds that it adds to the launch. */
 double weft_plan_comm_seconds (const weft_plan *plan, uint32_t rank, uint32_t op);
 
-/* Bytes that a copy moves over the host link. If the copy was measured, returns the number of bytes
- * that take the measured time on an idle link. */
+/* The number of bytes that stands for a copy over the host link. If the copy was measured, this is
+ * the number of bytes that an idle link moves in the measured time; otherwise the bytes of the
+ * copy. */
 double weft_plan_copy_bytes (const weft_plan *plan, uint32_t rank, uint32_t op);

@@ -9,12 +9,12 @@ struct lane {
   uint32_t cursor;
   double free_at;
   gboolean posted;
-  uint32_t pending; /* transfers of the posted group that have not matched their peer */
+  uint32_t pending; /* sends and receives of the posted group whose peer has not posted its side */
   double group_end;
 };
 
-/* The next collective of a communicator, which some of its members have issued: their number, the
- * first of them, and the latest time at which one was ready. */
+/* The next collective of a communicator, which some members have issued: the number of these
+ * members, the first of them, and the latest time at which one of them was ready. */
 struct meeting {
   uint32_t arrived, first_actor;
   double ready;
@@ -23,7 +23,7 @@ struct meeting {
 /* A posted send or receive across a stage boundary, which waits for the matching transfer of the
  * peer stage. */
 struct post {
-  uint32_t op; /* WEFT_NO_OP: nothing is posted */
+  uint32_t op; /* WEFT_NO_OP: no transfer has been posted */
   double ready;
 };
 
@@ -32,10 +32,11 @@ struct run {
   const weft_actors *a;
   struct lane *lanes;         /* [actor][lane] */
   struct meeting *meetings;   /* [comm] */
-  struct post *sends, *recvs; /* [actor][direction]: sends to and receives from peer +1 (direction
-                               * 0) or peer -1 (direction 1) */
+  /* [actor][direction]: sends to and receives from the next stage (direction 0) or the previous
+   * stage (direction 1) */
+  struct post *sends, *recvs;
   struct weft_host_clock *hosts; /* [actor] */
-  GArray *dirty;              /* actors to advance */
+  GArray *dirty;              /* stack of actors whose lanes may advance */
   gboolean *is_dirty;
   GError *error;
 };
@@ -114,7 +115,7 @@ issued (const struct run *x, uint32_t actor, uint32_t op, double *ready)
 }
 
 /* Raises *ready to the time at which the dependencies of `op` have ended and the host has issued
- * it. FALSE: that time is not known yet. */
+ * `op`. FALSE: that time is not known yet. */
 static gboolean
 deps_ready (const struct run *x, uint32_t actor, uint32_t op, double *ready)
 {
@@ -144,8 +145,8 @@ disagree (struct run *x, uint32_t a, uint32_t op_a, uint32_t b, uint32_t op_b)
                     x->a->role[b], weft_op_info[program_of (x, b)->op[op_b].kind].word, two, op_b);
 }
 
-/* Sets an error: the op's stage or group does not exist for this role, or the op is on the wrong
- * lane for its group. */
+/* Sets an error about an op whose stage or group does not exist for this role, or whose lane is
+ * wrong for its group. */
 static void
 nobody_there (struct run *x, uint32_t actor, uint32_t op)
 {
@@ -167,8 +168,8 @@ same_shape (const struct run *x, uint32_t a, uint32_t op_a, uint32_t b, uint32_t
                  sizeof (struct weft_shape)) == 0;
 }
 
-/* Whether two ops may share a group launch. TRUE: kind, reduction, group of ranks and peer are
- * equal. */
+/* Whether two ops may share a group launch. TRUE: their kind, reduction, group of ranks and peer
+ * are equal. */
 static gboolean
 is_alike (const struct weft_op *i, const struct weft_op *j)
 {
@@ -185,7 +186,7 @@ same_collective (const struct run *x, uint32_t a, uint32_t op_a, uint32_t b, uin
          strcmp (p->name[i->name], q->name[j->name]) == 0 && same_shape (x, a, op_a, b, op_b);
 }
 
-/* The ops of the launch group at the head of a lane; sets *n to their number. */
+/* The ops of the launch group that the next op of a lane begins; sets *n to their number. */
 static const uint32_t *
 group_of (const struct run *x, uint32_t actor, enum weft_lane lane, uint32_t *n)
 {
@@ -293,9 +294,9 @@ meet (struct run *x, uint32_t actor, uint32_t op, double begin, double end)
     finish_group (x, actor, lane);
 }
 
-/* Posts a transfer, and completes it if the peer has posted its side. A send to peer +1 matches
- * that peer's receive from peer -1, and a send to peer -1 matches that peer's receive from peer
- * +1. */
+/* Posts a transfer, and completes it if the peer has posted its side. A send to the next stage
+ * matches that stage's receive from the previous stage, and a send to the previous stage matches
+ * that stage's receive from the next stage. */
 static void
 post_transfer (struct run *x, uint32_t actor, uint32_t op, double ready)
 {
@@ -326,8 +327,8 @@ post_transfer (struct run *x, uint32_t actor, uint32_t op, double ready)
   meet (x, peer, other, begin, end);
 }
 
-/* Whether all ops of the launch group at the head of a lane may start. Raises *ready to the time of
- * the last of them. */
+/* Whether all ops of the launch group that a lane begins next may start. Raises *ready to the time
+ * at which the last of them may start. */
 static gboolean
 group_ready (const struct run *x, uint32_t actor, enum weft_lane lane, double *ready)
 {
@@ -354,7 +355,7 @@ post_group (struct run *x, uint32_t actor, enum weft_lane lane, double ready)
     post_transfer (x, actor, op[i], ready);
 }
 
-/* Runs the ops of one lane as far as possible. Returns TRUE if at least one op was run or
+/* Runs the ops of one lane until an op must wait. Returns TRUE if at least one op was run or
  * posted. */
 static gboolean
 advance_lane (struct run *x, uint32_t actor, enum weft_lane lane)

@@ -9,7 +9,7 @@ is_group (const weft_plan *plan, const struct weft_group *group, enum weft_group
   return g.n[0] == group->n[0] && g.n[1] == group->n[1] && g.stride[0] == group->stride[0];
 }
 
-/* Whether the members of a group hold the same weights and divide the state of their optimizer. */
+/* Whether the members of a group hold the same weights and shard the state of their optimizer. */
 static gboolean
 shares_optimizer (const weft_plan *plan, const struct weft_group *group)
 {
@@ -25,7 +25,7 @@ shares_optimizer (const weft_plan *plan, const struct weft_group *group)
   return FALSE;
 }
 
-/* Whether tensor parallel ranks gather or scatter the sequence of an activation. */
+/* Whether tensor-parallel ranks gather or scatter an activation along its sequence dimension. */
 static gboolean
 divides_sequence (const weft_plan *plan, const struct weft_group *group, enum weft_op_kind kind)
 {

@@ -27,15 +27,16 @@
  * (src/enqueue.cc: BROADCAST_CHUNKSTEPS). */
 #define WEFT_CHUNK_BYTES 524288.0
 
-/* The op that the software launches in the place of `kind` among the ranks of a group. */
+/* The kind of collective that the software launches instead of the program's `kind` among the ranks
+ * of a group. */
 enum weft_op_kind weft_software_kind (const weft_plan *plan, const struct weft_coll_shape *group,
                                       enum weft_op_kind kind);
 
-/* Bytes of the full tensor of a collective. */
+/* Bytes of the whole tensor of a collective: all slices together. */
 double weft_software_bytes (const weft_plan *plan, const struct weft_coll_shape *group,
                             enum weft_op_kind kind, const struct weft_shape *shape);
 
-/* Adds the time of a reordering kernel for a full tensor of `bytes`. */
+/* Adds the seconds of a kernel that reorders a whole tensor of `bytes` bytes to the latency. */
 void weft_software_reorder (const weft_plan *plan, const struct weft_coll_shape *group,
                             enum weft_op_kind kind, double bytes, struct weft_traffic *traffic);
 
@@ -45,11 +46,12 @@ void weft_software_reorder (const weft_plan *plan, const struct weft_coll_shape 
 void weft_software_scatter (const weft_plan *plan, uint32_t to, const struct weft_shape *shape,
                             double rate, struct weft_traffic *traffic);
 
-/* The number of launches, on average, for an op of `elements` elements that the software launches
- * as `kind`. */
+/* The average number of launches that the software needs for an op of `elements` elements. `kind`
+ * is the collective that the software launches (weft_software_kind()). */
 double weft_software_launches (const weft_plan *plan, const struct weft_coll_shape *group,
                                enum weft_op_kind kind, double elements);
 
-/* Changes *traffic, the traffic of one launch, into the traffic of `launches` launches
- * (weft_software_launches()). */
+/* Changes *traffic, which is the traffic of one launch, to that of an op that needs `launches`
+ * launches (weft_software_launches()). Each launch of a broadcast chain also adds the time of one
+ * chunk per step. */
 void weft_software_repeat (const weft_plan *plan, double launches, struct weft_traffic *traffic);

@@ -87,7 +87,8 @@ struct weft_traffic {
   uint32_t steps[WEFT_MAX_AXES];
   double step[WEFT_MAX_AXES];    /* seconds of one step along each axis */
   double latency;                /* base latency plus the latency of all steps, in seconds */
-  double seconds;                /* by the closed formula, without other traffic */
+  /* duration in seconds by the closed formula, without other traffic on the links */
+  double seconds;
 };
 
 /* Returns the axis along which the flows of a way (class of flows, fabric.h) move. */
@@ -113,7 +114,7 @@ void weft_coll_shape_release (struct weft_coll_shape *shape);
 enum weft_coll_choice {
   WEFT_COLL_QUICKEST,  /* the fastest algorithm by the closed formula */
   WEFT_COLL_CANONICAL,
-  /* setting deterministic_mode, which pins NCCL to one algorithm (NCCL_ALGO) */
+  /* for the setting deterministic_mode, which pins NCCL to one algorithm (NCCL_ALGO) */
   WEFT_COLL_RING
 };
 
@@ -140,7 +141,7 @@ uint32_t weft_coll_steps (const struct weft_traffic *traffic);
 /* Latency in seconds of step number `step`. Steps along the last axis have the lowest numbers. */
 double weft_coll_step_latency (const struct weft_traffic *traffic, uint32_t step);
 
-/* Latency in seconds before the first step. */
+/* Latency in seconds before the first step of a collective. */
 double weft_coll_base_latency (const struct weft_traffic *traffic);
 
 /* A collective is a list of moves. In round r, rank `from` sends piece `piece` of n to rank `to`,

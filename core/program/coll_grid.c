@@ -1,23 +1,23 @@
 /* Collectives over chips that have links to their neighbours only.
  *
- * For a group that fills a box of the grid, the tensor is cut into as many parts as the box has
- * axes. Each part is reduced along the axes in a different order (part 0: x, y, z; part 1: y, z, x;
- * ...), so that all axes are busy at any time: a reduce-scatter along one axis leaves 1/a of the
- * part for the next. On a ring of a chips the pieces are sent in both directions. On a line a link
- * carries every piece from one side of the link to the other side, which is twice as much. (Rings
- * in both directions over several axes at once: Austin et al. 2025, "How to Scale Your Model",
- * chapter "Sharding".)
+ * A group that fills a box of the grid cuts the tensor into as many parts as the box has axes. Each
+ * part is reduced along the axes in a different order (part 0: x, y, z; part 1: y, z, x; ...), so
+ * that all axes are in use at any time. A reduce-scatter along an axis of a chips leaves 1/a of the
+ * part for the next axis. If the a chips form a ring, pieces are sent in both directions. If they
+ * form a line, each link carries every piece from one side of the link to the other side, which is
+ * twice as much. (Rings in both directions over several axes at once: Austin et al. 2025, "How to
+ * Scale Your Model", chapter "Sharding".)
  *
- * Bytes and steps of a collective along one axis of a chips, on a part that has S bytes before it:
+ * Bytes and steps of a collective along one axis of a chips, for a part of S bytes:
  *
- *   all_gather, reduce_scatter   (a-1)/a S on each link of a line, half of that on each link of a
- *                                ring; a - 1 steps on a line, a/2 on a ring
- *   all_to_all                   pieces are sent directly to their owners: floor(a^2/4)/a S on the
- *                                middle link of a line, half of that on each link of a ring
- *                                (bisection of the ring)
+ *   all_gather, reduce_scatter  (a-1)/a S on each link of a line, half of this on each link of a
+ *                               ring; a - 1 steps on a line, a/2 on a ring
+ *   all_to_all                  pieces are sent directly to their owners: floor(a^2/4)/a S on the
+ *                               middle link of a line, half of this on each link of a ring
+ *                               (bisection of the ring)
  *
  * All flows go to neighbours. Every link of an axis counts as loaded like the most loaded link of
- * the axis. All other groups run one plain ring in the order of their members. */
+ * the axis. A group that fills no box runs one plain ring in the order of its members. */
 #include "core/program/coll_style.h"
 
 static uint32_t
@@ -51,7 +51,8 @@ run_along (const struct weft_fabric *f, const struct weft_group *g, int axis, ui
   return count;
 }
 
-/* Whether every member is at the place that its coordinates and the steps define. */
+/* Whether the members of a group fill a box of the grid: every member is at the place that follows
+ * from the member's index and the distance between members along each axis. */
 static gboolean
 fills_box (const struct weft_coll_shape *s, const struct weft_fabric *f,
            const uint32_t step[WEFT_MAX_AXES])

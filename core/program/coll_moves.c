@@ -15,7 +15,8 @@ ring_phase (GArray *moves, uint32_t n, uint32_t first_round, gboolean reduce)
     }
 }
 
-/* A chain: each member sends the whole tensor, in all its pieces, to the next. */
+/* Appends the moves of a broadcast as a chain: each member sends the whole tensor, as n pieces, to
+ * the next member. */
 static void
 chain_phase (GArray *moves, uint32_t n)
 {

@@ -46,8 +46,9 @@ weft_coll_has_protocol (const struct weft_coll_shape *s, enum weft_protocol prot
           (ll ? c->fabric_latency_ll : c->fabric_latency_ll128) > 0);
 }
 
-/* Bytes of data that one rank sends. In a group in which each rank has one flow, every element of
- * `bytes` contains all bytes of the rank. */
+/* Bytes of data that one rank sends. If each rank has only one flow, every element of `bytes`
+ * contains the rank's total; otherwise one element is for flows inside a node and one for flows
+ * between nodes. */
 static double
 sent (const struct weft_coll_shape *s, const double bytes[WEFT_MAX_WAYS])
 {

@@ -10,7 +10,7 @@
 
 /* Latencies and transfer limit of one algorithm with one protocol. */
 struct weft_coll_terms {
-  double base;                /* latency in seconds before the first step */
+  double base;                /* latency in seconds before the first step of the collective */
   double step[WEFT_MAX_AXES]; /* latency in seconds of one step along each axis */
   /* lower limit of the transfer time in seconds, however fast the links are */
   double least;
@@ -56,13 +56,14 @@ extern const struct weft_coll_style weft_coll_tiers, weft_coll_grid;
  * the protocol. */
 gboolean weft_coll_has_protocol (const struct weft_coll_shape *s, enum weft_protocol protocol);
 
-/* The terms of a protocol for flows of `bytes` data. */
+/* Sets *terms to the latencies and the transfer limit of a protocol. `bytes`: data that one flow of
+ * each way (class of flows, fabric.h) moves. */
 void weft_coll_terms_of (const struct weft_coll_shape *s, const union weft_stack *stack,
                          enum weft_protocol protocol, const double bytes[WEFT_MAX_WAYS],
                          struct weft_coll_terms *terms);
 
-/* Bytes that a flow occupies on its links for each byte of data: with flags, and with collisions
- * between nodes. */
+/* Bytes that one byte of a flow's data occupies on a link. They include the flags of the protocol,
+ * and for flows between nodes the loss by collisions. */
 double weft_coll_wire (const struct weft_coll_shape *s, enum weft_protocol protocol, uint32_t way);
 
 /* Seconds that a rank waits for each chunk that it receives and passes on to the next rank. */

@@ -135,7 +135,8 @@ weft_layout_init (struct weft_layout *layout, const struct weft_layout_rule *rul
   lay_out (layout, rule, param, n_param, lay_reversed);
 }
 
-/* Whether tensor b begins a new bucket. Tensor a is the tensor before b in the same flat buffer. */
+/* Whether tensor b begins a new bucket. Tensor a precedes tensor b in the same flat buffer; so_far
+ * is the number of elements in the bucket of a. */
 static gboolean
 begins_bucket (const struct weft_layout_rule *rule, const struct weft_layout_param *a,
                const struct weft_layout_param *b, uint64_t so_far)

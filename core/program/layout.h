@@ -1,17 +1,17 @@
 /* layout.h - flat gradient (and parameter) buffers: the place of each parameter, its bucket, and
  * which buckets are launched together.
  *
- * Tensors that are stored and reduced alike share a flat buffer. Places count elements through all
- * buffers, one after the other, and buckets are numbered through all buffers: an element or a
- * bucket number identifies its buffer.
+ * Tensors with equal dtypes that the same ranks reduce share a flat buffer. Elements are counted
+ * through all flat buffers, one buffer after the other, and so are buckets. The number of an
+ * element or of a bucket therefore determines the flat buffer.
  *
  * Megatron-Core's rule (ParamAndGradBuffer; restated in this project's documentation): parameters
- * are laid out in reverse registration order, so that bucket 0 holds the last layers, whose
+ * are laid out in reverse registration order, so that bucket 0 contains the last layers, whose
  * gradients are ready first. A bucket ends with the parameter that fills the bucket up to the
- * threshold. With the distributed optimizer every parameter starts at a multiple of 64 elements,
- * every bucket ends at a multiple of lcm(group, 128) (lcm(group, 128, 65536) if padded for bus
- * bandwidth) so that each member owns an equal slice, and a tied embedding has a separate
- * bucket. */
+ * threshold. With the distributed optimizer every parameter starts at a multiple of 64 elements.
+ * Every bucket then ends at a multiple of lcm(group, 128), or of lcm(group, 128, 65536) if padded
+ * for bus bandwidth, so that each rank of the group owns an equal slice. A tied embedding then has
+ * a separate bucket. */
 #pragma once
 #include <glib.h>
 #include <stdint.h>
@@ -19,10 +19,11 @@
 #define WEFT_BUCKET_INFINITE UINT64_MAX
 
 struct weft_layout_rule {
-  uint64_t threshold;  /* elements; WEFT_BUCKET_INFINITE: one bucket */
+  /* bucket size in elements; WEFT_BUCKET_INFINITE: all tensors are in one bucket */
+  uint64_t threshold;
   uint32_t group;      /* number of ranks that reduce the gradients of a bucket */
   gboolean sharded;    /* distributed optimizer */
-  gboolean high_busbw; /* setting pad_buckets_for_high_nccl_busbw */
+  gboolean high_busbw; /* the setting pad_buckets_for_high_nccl_busbw */
   /* number of the first model chunk whose bucket threshold is infinite; 0: no such chunk */
   uint32_t whole_from;
 };
@@ -47,8 +48,8 @@ struct weft_layout_param {
 };
 
 struct weft_layout_place {
-  /* indices of elements, counted through all flat buffers; for a tensor in row pieces, of the first
-   * piece */
+  /* first and last + 1 element of the tensor, counted through all flat buffers; for a tensor in row
+   * pieces, of its first piece */
   uint64_t start, end;
   uint32_t bucket;
   /* piece: elements of one row piece; stride: distance in elements between two pieces; both are 0

@@ -1,4 +1,4 @@
-/* Layout of FSDP2, in which tensors are cut into row pieces, one per rank. */
+/* Lays out flat buffers by the rule of FSDP2, which cuts tensors into row pieces, one per rank. */
 #include "core/program/layout.h"
 
 /* Number of elements of one row piece. As with torch.chunk(), the pieces of the last ranks may have

@@ -49,8 +49,9 @@ const char *weft_group_word (enum weft_group_kind kind);
 struct weft_mesh {
   uint32_t tp, cp, dp, pp; /* sizes of the dense parallel axes */
   uint32_t n_ranks;
-  uint32_t cp_heads; /* ranks of a Ulysses group: context parallel ranks that exchange heads. A
-                      * ring has one rank of each Ulysses group */
+  /* number of ranks in a Ulysses group: context parallel neighbours that exchange heads by an
+   * all-to-all. Ring attention runs among cp / cp_heads ranks, one of each Ulysses group */
+  uint32_t cp_heads;
   uint32_t ep, etp;        /* sizes of the expert parallel axes; 1 in a model without experts */
   /* number of full copies of the sharded state (optimizer instances). With one copy the groups
    * intra, inter, outer and instance are empty */
@@ -86,7 +87,7 @@ weft_mesh_stage_size (const struct weft_mesh *m)
   return m->tp * m->cp * m->dp;
 }
 
-/* Number of ranks that hold the same experts. */
+/* Number of ranks that hold copies of the same experts. */
 static inline uint32_t
 weft_mesh_expert_replicas (const struct weft_mesh *m)
 {
@@ -125,7 +126,8 @@ weft_mesh_expert_sharing (const struct weft_mesh *m)
   return m->expert_instances > 1 ? WEFT_GROUP_EDP_INTRA : WEFT_GROUP_EDP;
 }
 
-/* The number of slices of the optimizer state: of dense weights, and of experts. */
+/* Number of slices into which the optimizer state is divided: of dense weights (weft_mesh_slots),
+ * and of experts (weft_mesh_expert_slots). */
 static inline uint32_t
 weft_mesh_slots (const struct weft_mesh *m)
 {
@@ -162,7 +164,7 @@ weft_mesh_across (const struct weft_mesh *m)
   return m->hybrid ? WEFT_GROUP_OUTER : WEFT_GROUP_INTER;
 }
 
-/* The pipeline stage of a rank: its role. */
+/* The pipeline stage (role) to which a rank belongs. */
 static inline uint32_t
 weft_mesh_stage (const struct weft_mesh *m, uint32_t rank)
 {
@@ -175,7 +177,7 @@ weft_mesh_stage (const struct weft_mesh *m, uint32_t rank)
 #define WEFT_NO_RANK UINT32_MAX
 uint32_t weft_mesh_beside (const struct weft_mesh *m, uint32_t rank, int by);
 
-/* Returns the group of this kind that contains a rank. */
+/* Returns the group of kind `kind` that contains a rank. */
 struct weft_group weft_mesh_group (const struct weft_mesh *m, uint32_t rank,
                                    enum weft_group_kind kind);
 
@@ -203,8 +205,8 @@ weft_mesh_place (const struct weft_mesh *m, uint32_t rank, enum weft_group_kind 
   return (struct weft_place){ weft_group_index (&g, rank), weft_group_size (&g) };
 }
 
-/* Whether the ranks of pipeline stage `role` belong to groups of this kind. */
+/* Whether the ranks of pipeline stage `role` belong to groups of kind `kind`. */
 int weft_mesh_has_role (const struct weft_mesh *m, enum weft_group_kind kind, uint32_t role);
 
-/* Number of ranks in a group of this kind. */
+/* Number of ranks in a group of kind `kind`. */
 uint32_t weft_mesh_group_size (const struct weft_mesh *m, enum weft_group_kind kind);

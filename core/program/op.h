@@ -1,15 +1,17 @@
-/* op.h - the ops of core/ops.def as a table, and the lanes they run on.
+/* op.h - the ops of core/ops.def as a table, and the lanes (queues, like CUDA streams) on which ops
+ * run.
  *
- * FLOPs count a multiply and an add as two. Attention is causal: half of the full square (the
- * convention of Megatron-LM since 2024). Its backward counts twice the forward, as in the 6 N rule,
- * though kernels that recompute the scores execute two and a half times as much. Byte counts are
- * the compulsory traffic: every operand once. */
+ * A multiply and an add count as two FLOPs. Attention is causal, so its FLOPs count half of the
+ * full square (the convention of Megatron-LM since 2024). The backward of attention counts twice
+ * the forward, as in the 6 N rule, although kernels that recompute the scores execute two and a
+ * half times as many FLOPs. The bytes of a kernel are the compulsory memory traffic: every operand
+ * is read or written once. */
 #pragma once
 #include "core/program/mesh.h"
 #include "core/base/words.h"
 
-/* A row contains an identifier, a word and a doc, followed by traits: fields of struct
- * weft_lane_traits. */
+/* Lanes (queues of a rank, like CUDA streams). A row contains an identifier, a word and a doc,
+ * followed by traits: fields of struct weft_lane_traits. */
 #define WEFT_LANE_LIST(X)                                                                          \
   X (WEFT_LANE_GPU, "gpu", "kernels", .in_layer = TRUE)                                            \
   X (WEFT_LANE_TP, "tp", "tensor parallel collectives", .communicates = TRUE, .in_layer = TRUE)    \
@@ -68,8 +70,8 @@ enum weft_heads_taken { WEFT_HEADS_OWN, WEFT_HEADS_OF_GROUP, WEFT_HEADS_QUERIES 
  * Ops with equal shapes share one row of the program, which has a few dozen rows. */
 struct weft_shape {
   uint64_t dim[8];
-  uint8_t dtype;     /* type of the operands */
-  uint8_t out_dtype; /* type of the result or of the accumulator, if different from dtype */
+  uint8_t dtype;     /* dtype of the operands */
+  uint8_t out_dtype; /* dtype of the result or of the accumulator, if different from dtype */
   uint8_t pad[6];
 };
 
@@ -100,7 +102,7 @@ enum weft_kernel_class {
  * all-gathers of weights. */
 enum weft_skipped {
   WEFT_SKIPPED_BACKWARD,      /* skips the ops of all phases except forward and optimizer */
-  WEFT_SKIPPED_AFTER_FORWARD, /* ops of all phases except forward */
+  WEFT_SKIPPED_AFTER_FORWARD, /* skips the ops of all phases except forward */
   /* skips the ops of all phases except forward, but an op whose operand 0 is optimizer state still
    * runs: it writes weights that an all-gather then reads */
   WEFT_SKIPPED_BUT_MASTERS,
@@ -131,8 +133,9 @@ struct weft_op_info {
   /* the op needs the rank's index in its ring attention group (cp_ring) instead of its index among
    * all context parallel ranks */
   gboolean in_ring;
-  uint8_t bulk;       /* bits: operands with one element for each element of a flat buffer; an op
-                       * that spans several parameters becomes one kernel call for each of them */
+  /* bit i: operand i has one element for each element of a flat buffer. An op of this kind that
+   * spans several parameters becomes one kernel call for each parameter */
+  uint8_t bulk;
   enum weft_skipped skipped;
   gboolean enters_device; /* a copy from host memory to the device */
   /* a copy between the device and host memory that the host itself writes or reads (mailbox),

@@ -3,7 +3,7 @@
 #include <string.h>
 
 struct weft_placements {
-  GHashTable *known; /* struct weft_group -> struct weft_coll_shape */
+  GHashTable *known; /* key: struct weft_group; value: struct weft_coll_shape */
   /* copied, because the placements refer to a cluster and outlive the plans of a search */
   struct weft_cluster cluster;
 };

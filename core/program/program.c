@@ -155,9 +155,10 @@ before_row (weft_builder *b, uint32_t op)
   return &((uint32_t *) (void *) b->before->data)[(size_t) op * WEFT_N_LANE];
 }
 
-/* Sets the row of ops that must have ended when `op` starts, by lane order: the set of its
- * predecessor plus the predecessor itself. A grouped op starts together with its predecessor and
- * inherits the set of the predecessor. */
+/* Sets `row`: for each lane, the number of ops that must have ended when `op` starts, by the order
+ * of its own lane. These are the ops that preceded the previous op of the lane, and the previous op
+ * itself. A grouped op starts together with the previous op, so the previous op itself is not
+ * counted. */
 static void
 begin_order (uint32_t *row, const uint32_t *previous, const struct weft_op *op, uint32_t pos)
 {

@@ -28,6 +28,7 @@
 
 /* Name of the flat buffers with fp32 copies of the reduced gradients. */
 #define WEFT_FP32_GRADIENTS "grad_fp32"
+#define WEFT_CAST_WEIGHTS "cast_weights" /* weights that one microbatch has converted */
 
 /* The last three columns define how reports draw buffers of a kind (struct weft_report_part of
  * core/report/report.h): a letter and a colour in text, a colour on pages. */
@@ -76,16 +77,16 @@ extern const char *const weft_op_flag_words[];
  *  +--------+--------+--------+--------+
  *  |  kind  |  lane  | group  | flags  |
  *  +--------+--------+--------+--------+
- *  |      layer      |      micro      |   WEFT_NO_LAYER, WEFT_NO_MICRO when not bound
+ *  |      layer      |      micro      |   WEFT_NO_LAYER, WEFT_NO_MICRO: none
  *  +-----------------+-----------------+
  *  |      shape      |      name       |   index into shapes[], names[]
  *  +-----------------+-----------------+
- *  | chunk  | phase  |  peer  | reduce |   peer: +1 next stage, -1 previous stage;
- *  +--------+--------+--------+--------+   of a broadcast -1: the last member is its root;
- *  |              deps                 |   first index into deps[]; ends where the next op begins
- *  |              uses                 |   first index into uses[]; ends where the next op begins
- *  +-----------------------------------+   peer of a shift, and of kernels of context parallel
- *                                          ranks: core/ops.def */
+ *  | chunk  | phase  |  peer  | reduce |   peer of send, recv: +1 next stage, -1 previous;
+ *  +--------+--------+--------+--------+   peer of broadcast: -1 if the last member is the root
+ *  |              deps                 |   index of the op's first row of deps[]; the rows end
+ *  |              uses                 |   at the next op's first row; uses[]: as deps[]
+ *  +-----------------------------------+
+ * core/ops.def describes `peer` of a shift and of kernels of context parallel ranks. */
 struct weft_op {
   uint8_t kind, lane, group, flags;
   uint16_t layer, micro;
@@ -141,7 +142,9 @@ struct weft_param {
   /* a tied copy that the gradient norm of this stage leaves out, because another stage counts the
    * weight */
   uint8_t duplicate;
-  uint32_t weight, grad;/* views of the flat buffers; WEFT_NO_BUF if only slices are kept */
+  /* views of this parameter in the flat buffers of weights and gradients; WEFT_NO_BUF if the rank
+   * stores only slices */
+  uint32_t weight, grad;
   uint64_t rows, columns; /* size of the rank's part, in elements; columns is 1 for vectors */
   uint64_t whole_rows, whole_columns; /* size of the whole tensor, in elements */
   /* not 0: the part's rows are three blocks, of rows - 2 tail, tail and tail rows (q, k and v), and

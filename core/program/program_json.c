@@ -132,7 +132,7 @@ add_buffer (JsonBuilder *b, const weft_program *p, uint32_t i)
   json_builder_end_object (b);
 }
 
-/* An array with one row of the program per line. */
+/* Writes a JSON array of n rows of the program, one row per line. */
 static void
 write_rows (const weft_program *p, uint32_t n,
             void (*add) (JsonBuilder *b, const weft_program *p, uint32_t i), weft_text_sink sink,

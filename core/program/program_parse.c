@@ -1,5 +1,6 @@
-/* Parses the text of program_text.c. Every number is checked before use, so any input gives a
- * program or an error with the line, and a small file never allocates much. */
+/* Parses the text that program_text.c prints. Every number is checked before the parser uses the
+ * number. Any input therefore gives a program, or an error that names the line, and a small file
+ * cannot cause a large allocation. */
 #include "core/base/error.h"
 #include "core/program/program.h"
 #include "core/base/suggest.h"
@@ -12,9 +13,9 @@
 enum row { ROW_NAME, ROW_SHAPE, ROW_BUF, ROW_PARAM, ROW_OP, N_ROW };
 
 struct reader {
-  const char *name, *at; /* name of the text; position in it */
+  const char *name, *at; /* name: name of the text in error messages; at: cursor in the text */
   unsigned line;
-  GString *string; /* the newest quoted string, unescaped */
+  GString *string; /* string: the newest quoted string, without the escapes */
   gboolean ended;
   uint32_t role, n_roles; /* n_roles is 0 until the header has been read */
   uint32_t n[N_ROW];
@@ -131,8 +132,8 @@ expect (struct reader *r, const char *word, GError **error)
   return accept (r, word) || wanted (r, error, "\"%s\"", word);
 }
 
-/* Reads a number below `limit` (at most HUGE_NUMBER) directly after `prefix`; without one, the
- * cursor does not move. */
+/* Reads `prefix` and directly after it a number below `limit` (at most HUGE_NUMBER). If the text
+ * has no such prefix, returns FALSE and does not move the cursor. */
 static gboolean
 accept_number (struct reader *r, const char *prefix, uint64_t limit, uint64_t *out)
 {
@@ -152,7 +153,8 @@ accept_number (struct reader *r, const char *prefix, uint64_t limit, uint64_t *o
   return TRUE;
 }
 
-/* Meaning, prefix and limit of a number. */
+/* Describes a number that the parser reads: meaning for error messages, prefix in the text, upper
+ * limit. */
 struct number {
   const char *what, *prefix;
   uint64_t limit;
@@ -427,7 +429,8 @@ read_matrix (struct reader *r, struct weft_param *param, GError **error)
                    param->rows, param->columns);
 }
 
-/* Blocks must fill a rank's rows, and the ranks that share blocks must divide the tensor. */
+/* Checks the blocks (rows of one expert) of an expert weight. A rank's rows must be a whole number
+ * of blocks, and the ranks that divide a block must divide the whole tensor evenly. */
 static gboolean
 check_blocks (struct reader *r, const struct weft_param *param, GError **error)
 {

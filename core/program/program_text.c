@@ -1,5 +1,5 @@
-/* A program as text: one row per line, in the order names, shapes, buffers, parameters, ops, so
- * that a row refers only to rows above it. `#` begins a comment.
+/* Prints a program as text: one row per line, in the order names, shapes, buffers, parameters, ops.
+ * A row therefore refers only to rows above it. `#` begins a comment.
  *
  *   program 1 role 0 of 4
  *   name 0 "qkv"
@@ -10,9 +10,10 @@
  *     rw0 r- after 5 9      (one line in the file)
  *   end
  *
- * Fields left out are none or zero; L is the layer, m the microbatch, c the chunk, s the shape. A
- * use is r, w or rw before the buffer number; `-` marks an absent operand. `end` shows that a file
- * is complete. Lifetimes and lane order are not written: they follow from the rest. */
+ * A field that a row omits is none or zero. L precedes the layer, m the microbatch, c the model
+ * chunk, s the shape number. A buffer use is r (read), w (write) or rw before the buffer number;
+ * `-` marks an absent operand. `end` marks that the text is complete. Buffer lifetimes and the
+ * order of lanes are not printed, because they follow from the order of ops. */
 #include "core/program/program.h"
 #include <string.h>
 

@@ -28,11 +28,11 @@ uint32_t weft_segments (const weft_program *p, uint64_t first, uint64_t n,
 gboolean weft_param_segment (const struct weft_param *param, uint64_t first, uint64_t n,
                              struct weft_segment *out);
 
-/* Buffers with the optimizer state of elements [first, first + n) of the flat buffers on one rank:
- * the operands of one Adam op. A rank has a slice of each bucket. If the host updates some elements
- * of a slice (host_optimizer.c), several Adam ops each update a part of the slice. Element i of a
- * part is element i of the part's buffers, with two exceptions: in device weights it is element
- * part + i, and in buffers marked as shards it is element first - flat + i. */
+/* Buffers with the optimizer state of elements [first, first + n) of the flat buffers on one rank.
+ * These buffers are the operands of one Adam op. A rank has a slice of each bucket. If the host
+ * updates some elements of a slice (host_optimizer.c), several Adam ops each update a part of the
+ * slice. Element i of a part has index i in the part's buffers, with two exceptions: index part + i
+ * in device weights, and index first - flat + i in buffers marked as shards. */
 struct weft_slice {
   /* first, n: the updated elements; flat: first element of the bucket or shard that contains these
    * elements */

@@ -85,7 +85,7 @@ find_mismatch (const weft_plan *a, const weft_plan *b)
 
 /* ---------------------------------------------------------------------- settings */
 
-/* Sections of a job: the table, and the offset of the values in struct weft_job. */
+/* Sections of a job: their tables, and the offset of their values in struct weft_job. */
 static const struct {
   const char *name;
   const struct weft_table *table;
@@ -104,8 +104,8 @@ values_of (const struct weft_job *job, unsigned section)
   return (const union weft_value *) (const void *) ((const char *) job + sections[section].values);
 }
 
-/* Records a setting if its values differ. Takes ownership of both texts, which are NULL if a job
- * was not built from settings. */
+/* Records a setting if its values in the two jobs differ. Takes ownership of both texts. The texts
+ * are NULL if a job was not built from settings. */
 static void
 add_setting (weft_compare *c, const char *section, const char *name, char *a, char *b)
 {
@@ -119,8 +119,7 @@ add_setting (weft_compare *c, const char *section, const char *name, char *a, ch
   g_free (b);
 }
 
-/* The value of a setting as text; "-" for a field that the cluster's kind of fabric does not
- * have. */
+/* The value of a setting as text; "-" for a field that the fabric of the cluster does not have. */
 static char *
 setting_text (const struct weft_job *job, unsigned section, unsigned row)
 {
@@ -142,7 +141,8 @@ add_section (weft_compare *c, const struct weft_job *a, const struct weft_job *b
                    setting_text (a, section, i), setting_text (b, section, i));
 }
 
-/* Records all settings that differ; topology and size are not fields of the cluster table. */
+/* Records all settings of the two jobs that differ. The topology and the number of GPUs are
+ * compared apart from the fields of the cluster, because they are not fields of its table. */
 static void
 add_settings (weft_compare *c)
 {
@@ -167,17 +167,19 @@ clear_setting (gpointer data)
 
 /* -------------------------------------------------------------------------- sums */
 
-/* State while ops are added to sums. */
+/* State while the ops of both sides are added to sums. */
 struct adder {
   weft_compare *c;
-  GArray *sum;                    /* sums of labels only; sums of kinds are computed afterwards */
-  GHashTable *known;              /* index in `sum` plus one, by kind, group and label */
-  uint32_t **slot[SIDES];         /* [side][role][op]: index in `sum` */
-  struct weft_compare_op **worst; /* [role][op]; only if the programs of both sides are the same */
+  /* sums over one label each; sums over a kind are computed from them afterwards */
+  GArray *sum;
+  GHashTable *known;              /* position in `sum` plus one, for each (kind, group, label) */
+  uint32_t **slot[SIDES];         /* [side][role][op]: position of the op's sum in `sum` */
+  /* [role][op]: the rank with the largest difference; only if both sides have the same programs */
+  struct weft_compare_op **worst;
   double rounding;                /* seconds */
 };
 
-/* The label of an op without the number at its end: "bucket" for "bucket 3". */
+/* The label of an op, without the number at its end: "bucket" for "bucket 3". */
 static const char *
 label_of (const weft_program *p, uint32_t op)
 {
@@ -230,18 +232,19 @@ free_slots (struct adder *add, int side)
   g_free (add->slot[side]);
 }
 
-/* Time at which all dependencies of `op` had ended. */
+/* The time at which all dependencies of `op` had ended. */
 static double
 deps_end (const weft_program *p, const double *end, uint32_t op)
 {
   double latest = 0;
 
   for (uint32_t d = p->op[op].deps; d < p->op[op + 1].deps; d++)
-    latest = fmax (latest, end[p->deps[d]]); /* NaN of an op that did not run is ignored */
+    /* fmax() ignores the end of an op that did not run, which is NaN */
+    latest = fmax (latest, end[p->deps[d]]);
   return latest;
 }
 
-/* Seconds between the time at which an op could have begun and the begin of the op. */
+/* Seconds from the time at which an op could have begun to the begin of the op. */
 static double
 wait_of (const struct weft_compare_side *side, uint32_t row, uint32_t op)
 {
@@ -290,8 +293,8 @@ by_difference (const void *a, const void *b)
   return x->role != y->role ? (x->role < y->role ? -1 : 1) : (x->op > y->op) - (x->op < y->op);
 }
 
-/* Keeps, for every op of every role, the rank with the largest difference. If several ranks have
- * the same difference, the first of them is kept. */
+/* Stores, for every op of every role, the rank on which the seconds of the two sides differ most.
+ * If several ranks have the same difference, the first of them is stored. */
 static void
 keep_worst (struct adder *add, const struct weft_compare_op *op)
 {
@@ -317,8 +320,8 @@ list_worst (struct adder *add, uint32_t most)
 
 /* -------------------------------------------------------------------------- join */
 
-/* A row of A and a row of B, the first rank that both rows represent, and the number of such
- * ranks. */
+/* A row of A and a row of B that represent common ranks: the first common rank, and the number of
+ * common ranks. */
 struct pair {
   uint32_t row[SIDES], rank, ranks;
 };
@@ -378,7 +381,8 @@ rows_of_ranks (const struct weft_compare_side *side)
   return row;
 }
 
-/* All pairs of a row of A and a row of B that represent a common rank, in the order of A's rows. */
+/* Lists all pairs of a row of A and a row of B that represent a common rank, in the order of A's
+ * rows. */
 static GArray *
 find_pairs (const weft_compare *c)
 {
@@ -453,8 +457,8 @@ same_kind (const struct weft_compare_sum *x, const struct weft_compare_sum *y)
   return x->kind == y->kind && x->group == y->group;
 }
 
-/* Orders sums: largest first. Equal sums are ordered by kind, group and label, so that the order is
- * deterministic. */
+/* Compares two sums for sorting: largest first. Equal sums are ordered by kind, group and label, so
+ * that the order is deterministic. */
 static int
 by_weight (const void *a, const void *b)
 {
@@ -486,7 +490,7 @@ divide (struct weft_compare_sum *sum, const uint32_t *n_ranks)
   }
 }
 
-/* Adds up the sums of labels: returns one sum for each kind and group. */
+/* Adds up the sums of labels, and returns one sum for each pair of kind and group. */
 static GArray *
 sum_kinds (const GArray *labels)
 {
@@ -508,7 +512,8 @@ sum_kinds (const GArray *labels)
   return kinds;
 }
 
-/* Fills c->sum: the kinds, largest first, and after each kind its labels. */
+/* Fills c->sum with the sums over op kinds, largest first; after each kind, the sums over its
+ * labels. */
 static void
 order_sums (weft_compare *c, GArray *labels)
 {

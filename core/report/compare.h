@@ -17,7 +17,7 @@
 enum { WEFT_COMPARE_A, WEFT_COMPARE_B, WEFT_N_COMPARE };
 
 struct weft_compare_side {
-  const char *name; /* as the user typed it */
+  const char *name; /* the job or file as the user typed it */
   const weft_plan *plan;
   const weft_timeline *timeline;
 };
@@ -27,13 +27,14 @@ struct weft_compare_side {
 struct weft_compare_sum {
   enum weft_op_kind kind;
   enum weft_group_kind group;
-  const char *label; /* interned; NULL: all ops of the kind. The sums of the kind's labels follow
-                      * this sum */
+  /* name of the label; not owned. NULL: all ops of the kind; the sums over the labels of this kind
+   * follow in the array */
+  const char *label;
   uint64_t n[WEFT_N_COMPARE];
   double seconds[WEFT_N_COMPARE], wait[WEFT_N_COMPARE];
 };
 
-/* One op of a role, with its seconds on the rank where A and B differ most. */
+/* An op of a role, with its seconds in A and B on the rank where the two differ most. */
 struct weft_compare_op {
   uint32_t rank;
   uint32_t role, op;
@@ -48,30 +49,35 @@ struct weft_compare_setting {
 typedef struct weft_compare {
   struct weft_compare_side side[WEFT_N_COMPARE]; /* borrowed */
   weft_report *report[WEFT_N_COMPARE];
-  char *mismatch; /* the first difference between the programs; NULL: the programs are the same */
-  uint32_t n_ranks[WEFT_N_COMPARE]; /* number of ranks over which `sum` averages: the ranks that
-                                     * both sides observed; if `mismatch` is set, all ranks that a
-                                     * side observed */
-  uint64_t n_joined;                /* ops of all ranks that both sides ran */
-  uint64_t n_only[WEFT_N_COMPARE];  /* ops that only this side ran, on ranks that both sides
-                                     * observed */
-  GArray *sum;     /* weft_compare_sum: kinds by time, each followed by its labels by time */
-  GArray *worst;   /* weft_compare_op: largest difference first */
-  GArray *setting; /* weft_compare_setting: settings that differ between the jobs */
+  /* text about the first difference between the programs; NULL: the programs are the same */
+  char *mismatch;
+  /* number of ranks over which `sum` averages: the ranks that both sides observed, or, if
+   * `mismatch` is set, all ranks that a side observed */
+  uint32_t n_ranks[WEFT_N_COMPARE];
+  uint64_t n_joined;                /* number of ops that both sides ran, on all ranks */
+  /* number of ops that only this side ran, on ranks that both sides observed */
+  uint64_t n_only[WEFT_N_COMPARE];
+  /* array of weft_compare_sum: the op kinds, largest time first, and after each kind its labels,
+   * largest time first */
+  GArray *sum;
+  GArray *worst;   /* array of weft_compare_op, largest difference first */
+  GArray *setting; /* array of weft_compare_setting: the settings that differ between the jobs */
 } weft_compare;
 
-/* Differences below this share of the longer step are rounding and are not listed. */
+/* Differences that are below this fraction of the longer step are rounding errors and are not
+ * listed. */
 #define WEFT_COMPARE_ROUNDING 1e-9
 
-/* Compares two sides, which must outlive the comparison.  `most_worst` is the largest number of ops
- * in `worst`.  Caller frees. */
+/* Compares two sides (plans with timelines), which must outlive the comparison. `most_worst` is the
+ * largest number of ops in `worst`. The caller frees the comparison. */
 weft_compare *weft_compare_new (const struct weft_compare_side *a,
                                 const struct weft_compare_side *b, uint32_t most_worst);
 void weft_compare_free (weft_compare *compare);
 G_DEFINE_AUTOPTR_CLEANUP_FUNC (weft_compare, weft_compare_free)
 
-/* Adds the weft.compare/1 document. */
+/* Adds the comparison to a JSON builder as a document weft.compare/1. */
 void weft_compare_to_json (const weft_compare *compare, JsonBuilder *builder);
 
-/* Appends the comparison as text. Its tables fit `columns` columns, but not less than 70. */
+/* Appends the comparison as text. Its tables fit `columns` characters, but are at least 70
+ * characters wide. */
 void weft_compare_print (const weft_compare *compare, int columns, GString *out);

@@ -1,10 +1,10 @@
-/* A comparison as the weft.compare/1 document. */
+/* Builds a comparison as a JSON document weft.compare/1. */
 #include "core/report/compare.h"
 #include "core/base/json.h"
 
 enum { A = WEFT_COMPARE_A, B = WEFT_COMPARE_B, SIDES = WEFT_N_COMPARE };
 
-/* Adds member "ratio", B / A; null if A is 0. */
+/* Adds the JSON member "ratio", which is B / A; null if A is 0. */
 static void
 add_ratio (JsonBuilder *b, const double *seconds)
 {
@@ -22,8 +22,8 @@ add_pair (JsonBuilder *b, const double *seconds)
   add_ratio (b, seconds);
 }
 
-/* Adds member "measured_reserved_bytes", an object with bytes by name; null if the bytes were not
- * measured. */
+/* Adds the JSON member "measured_reserved_bytes", an object with bytes by name; null if the bytes
+ * were not measured. */
 static void
 add_reserved (JsonBuilder *b, const weft_timeline *t)
 {
@@ -84,7 +84,7 @@ add_joined (JsonBuilder *b, const weft_compare *c)
     weft_json_null (b, "mismatch");
 }
 
-/* Adds the JSON members that the objects of kinds and of labels have in common. */
+/* Adds the JSON members that objects of op kinds and objects of labels have in common. */
 static void
 add_sum (JsonBuilder *b, const weft_compare *c, const struct weft_compare_sum *sum)
 {
@@ -104,7 +104,7 @@ sum_at (const weft_compare *c, unsigned i)
   return &g_array_index (c->sum, struct weft_compare_sum, i);
 }
 
-/* Adds a kind with its labels; returns the index of the next kind. */
+/* Adds a kind of op with its labels to the table; returns the index of the next kind. */
 static unsigned
 add_kind (JsonBuilder *b, const weft_compare *c, unsigned i)
 {

@@ -8,14 +8,15 @@
 enum { A = WEFT_COMPARE_A, B = WEFT_COMPARE_B, SIDES = WEFT_N_COMPARE };
 enum { LABEL = 24, VALUE = 11, RATIO = 9, COUNT = 9, RANK = 7 };
 
-/* Widths of the columns of a table with a row per kind or op. */
+/* Widths of the columns of a table that has a row per kind of op, or per op. */
 struct widths {
   int label, value;
-  gboolean waits; /* whether the columns of waits fit */
+  gboolean waits; /* whether the columns of waits fit the terminal */
 };
 
-/* The widths at which a table fits the terminal: narrower values first, then no waits. `others`
- * columns are neither label nor one of `n` values; `longest` is the longest label. */
+/* Chooses column widths such that a table fits the terminal. Value columns become narrower first;
+ * then the columns of waits are left out. The table has a label column, `n` value columns and other
+ * columns that take `others` characters; `longest` is the length of the longest label. */
 static struct widths
 widths_of (int columns, int others, int n, int longest)
 {
@@ -31,7 +32,7 @@ widths_of (int columns, int others, int n, int longest)
   return w;
 }
 
-/* Appends a label; one that is longer than its column has a line of its own. */
+/* Appends a label to a line; a label that is longer than its column is put in a line of its own. */
 static void
 append_label (GString *out, const char *label, const struct widths *w)
 {
@@ -43,7 +44,7 @@ append_label (GString *out, const char *label, const struct widths *w)
 
 static const char letters[] = "AB";
 
-/* B / A as text; a dash if A is 0. Caller frees. */
+/* The ratio B / A as text; a dash if A is 0. The caller frees the text. */
 static char *
 ratio_text (double a, double b)
 {
@@ -140,7 +141,7 @@ print_step (const weft_compare *c, GString *out)
 /* ------------------------------------------------------------------------ memory */
 
 /* Prints the GPU memory of libraries: by name if an executor measured it, otherwise the sum that
- * the stack predicts. */
+ * the stack file predicts. */
 static void
 print_reserved (const weft_compare *c, int side, GString *out)
 {
@@ -208,9 +209,9 @@ sum_at (const weft_compare *c, unsigned i)
 }
 
 /* Whether the table has a line for a sum. A sum is over all ops of a kind, or over the ops of a
- * kind that have the same label ("qkv"). TRUE if the sum has seconds or a wait. A sum over one
- * label is not printed if its kind has no other label, because the line of the kind then says the
- * same. */
+ * kind that have the same label ("qkv"). A sum without seconds and waits is not printed. Neither is
+ * the sum over a label that is the only label of its kind, because the line of the kind contains
+ * the same numbers. */
 static gboolean
 is_shown (const weft_compare *c, unsigned i)
 {

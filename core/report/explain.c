@@ -40,7 +40,7 @@ clear_row (gpointer row)
   g_free (((struct weft_explain_row *) row)->formula);
 }
 
-/* A number with a prefix: "8.03 G", "1.02 ms".  Caller frees. */
+/* Formats a number with a decimal prefix: "8.03 G", "1.02 ms". The caller frees the text. */
 static char *
 human (double value, const char *unit)
 {
@@ -155,8 +155,8 @@ is_named (const struct page *g, const struct weft_buf *b, const char *name)
   return is_state (b) && g_str_equal (g->p->name[b->name], name);
 }
 
-/* Elements of the flat buffers before sharding, counted from the gradient buffers, because every
- * weight has a gradient. */
+/* Number of elements of the flat buffers before sharding. Only gradient buffers are counted,
+ * because every weight has a gradient. */
 static double
 padded_parameters (const struct page *g)
 {
@@ -239,8 +239,8 @@ explain_state (struct page *g)
            g_strdup_printf ("%.4g B per parameter", sum / stage_parameters (g)));
 }
 
-/* Plan of the job with a sharding level of Megatron-FSDP and one microbatch; NULL if a rule refuses
- * this job. Caller frees. */
+/* Makes the plan of the job with another sharding level of Megatron-FSDP and one microbatch. NULL
+ * if a rule refuses this job. The caller frees the plan. */
 static weft_plan *
 plan_at_level (const struct page *g, int level)
 {
@@ -298,8 +298,8 @@ slowest_link (const struct weft_coll_shape *shape, const struct weft_traffic *t,
   return bytes;
 }
 
-/* Number of steps of a collective on each axis of the fabric, as text: "7+3". The caller frees
- * it. */
+/* The number of steps of a collective on each axis of the fabric, as text such as "7+3". The caller
+ * frees the text. */
 static char *
 steps_text (const struct weft_fabric *f, const struct weft_traffic *t)
 {
@@ -310,7 +310,8 @@ steps_text (const struct weft_fabric *f, const struct weft_traffic *t)
   return g_string_free (text, FALSE);
 }
 
-/* The algorithm of a collective, and its protocol unless it is Simple. The caller frees it. */
+/* The algorithm of a collective as text, with its protocol if that is not Simple. The caller frees
+ * the text. */
 static char *
 algorithm_text (const struct weft_traffic *t)
 {
@@ -408,12 +409,13 @@ add_transfer (struct page *g, uint32_t op)
   add (g, what, g->plan->seconds[g->out->role][op], "s", any_transfer_formula (g, op))->count = 1;
 }
 
-/* Adds one row for all ops of the same kind, size, group and peer. */
+/* Adds to the page one row for all ops of the same kind, size, group and peer. */
 static void
 explain_transfers (struct page *g)
 {
   GArray *rows = g->out->section[g->topic].row;
-  g_autofree uint32_t *first = g_new (uint32_t, g->p->n_op + 1); /* [row]: first op of the row */
+  /* [row]: the first op that the row contains */
+  g_autofree uint32_t *first = g_new (uint32_t, g->p->n_op + 1);
   double sum = 0;
   uint32_t n = 0;
 
@@ -512,8 +514,8 @@ explain_kernels (struct page *g)
 
 /* --------------------------------------------------------------------- offload */
 
-/* Seconds and bytes of the ops of one lane and phase in the first microbatch; `layer`
- * WEFT_NO_LAYER: of all layers. */
+/* Seconds and bytes of the ops of one lane and phase in the first microbatch. `layer` selects the
+ * ops of one layer; WEFT_NO_LAYER: ops of all layers. */
 static double
 sum_of (const struct page *g, enum weft_lane lane, enum weft_phase phase, uint32_t layer,
         double *bytes)
@@ -533,7 +535,7 @@ sum_of (const struct page *g, enum weft_lane lane, enum weft_phase phase, uint32
   return seconds;
 }
 
-/* Bytes/s between a GPU and its host while all GPUs of the node copy at the same time. */
+/* Bytes/s between a GPU and host memory while all GPUs of the node copy at the same time. */
 static double
 host_rate (const struct page *g)
 {
@@ -544,8 +546,8 @@ host_rate (const struct page *g)
                c->node_host_bandwidth / gpus);
 }
 
-/* Adds the exposed time of copies in one direction. Copies start after the first layer and must end
- * before the last layer starts. */
+/* Adds the exposed time of copies in one direction. Copies can overlap with the kernels between the
+ * end of the first layer and the begin of the last layer. */
 static void
 explain_direction (struct page *g, enum weft_lane lane, enum weft_phase phase, const char *what)
 {
@@ -573,7 +575,9 @@ explain_offload (struct page *g)
       g->job->model.num_layers < 2)
     return;
   if (k->cpu_offloading_double_buffering)
-    return; /* copies run in windows, and kernels wait at the end of each window */
+    /* no formula for cpu_offloading_double_buffering, which copies in windows of several layers;
+     * kernels wait for the copies at the end of each window */
+    return;
   explain_direction (g, WEFT_LANE_D2H, WEFT_PHASE_FORWARD, "exposed to the host");
   explain_direction (g, WEFT_LANE_H2D, WEFT_PHASE_BACKWARD, "exposed from the host");
 }
@@ -630,8 +634,8 @@ explain_step (struct page *g)
 
 /* ----------------------------------------------------------------- activations */
 
-/* The first layer of the role; WEFT_NO_LAYER if there is none. If there are several layers, the
- * next layer stores the output of the first layer. */
+/* The first layer of the role; WEFT_NO_LAYER if the role has no layer. The activations of the first
+ * layer include its output if another layer follows, because that layer stores it. */
 static uint32_t
 layer_within (const struct page *g)
 {
@@ -673,7 +677,7 @@ explain_activations (struct page *g)
 
 /* ---------------------------------------------------------------------- memory */
 
-/* Number of microbatches with activations that are alive at an op. */
+/* The number of microbatches whose activations are alive at an op. */
 static uint32_t
 micros_alive (const weft_program *p, uint32_t op)
 {
@@ -712,7 +716,7 @@ part_formula (const struct page *g, int part, double bytes)
                     : g_strdup ("alive at this op");
 }
 
-/* Adds the overlap that was given up to fit in memory. */
+/* Adds rows about the overlap that is lost because ops wait for memory. */
 static void
 explain_stalls (struct page *g)
 {

@@ -49,15 +49,16 @@ enum weft_explain_topic {
 
 struct weft_explain_row {
   char *what, *formula;
-  double value;     /* value of one occurrence */
-  const char *unit; /* "B", "s", "FLOP", "FLOP/s", "%" (value is a fraction), "" */
-  uint32_t count;   /* occurrences in a step; 0: not counted */
-  gboolean sum;     /* whether `value` is the sum of the rows above */
+  double value;     /* value of a single occurrence */
+  /* unit of the value: "B", "s", "FLOP", "FLOP/s", "%" (the value is a fraction), or "" */
+  const char *unit;
+  uint32_t count;   /* number of times that this value occurs in a step; 0: not counted */
+  gboolean sum;     /* TRUE: `value` is the sum of the rows above */
 };
 
 struct weft_explain_section {
   const char *key, *title, *source;
-  GArray *row; /* struct weft_explain_row; empty if the topic does not apply to the job */
+  GArray *row; /* array of struct weft_explain_row; empty if the topic does not apply to the job */
 };
 
 typedef struct weft_explain {
@@ -65,7 +66,8 @@ typedef struct weft_explain {
   struct weft_explain_section section[WEFT_N_EXPLAIN];
 } weft_explain;
 
-/* Explains one role of a report, which must have a timeline. Caller frees. */
+/* Explains the numbers of one role of a report, which must have a timeline. The caller frees the
+ * result. */
 weft_explain *weft_explain_new (const weft_report *report, uint32_t role);
 void weft_explain_free (weft_explain *explain);
 G_DEFINE_AUTOPTR_CLEANUP_FUNC (weft_explain, weft_explain_free)

@@ -1,7 +1,7 @@
 #include "core/report/memory_stalls.h"
 #include <math.h>
 
-/* The program and the memory waits of a role, and begin and end of its ops in one row of a
+/* The program of a role and its memory waits, with begin and end of its ops in one row of a
  * timeline. */
 struct scene {
   const weft_program *p;
@@ -40,8 +40,8 @@ count (struct weft_memory_stalls *stalls, const weft_program *p, const struct we
 
 /* ---------------------------------------------------------------------- seconds */
 
-/* Index of the first memory wait of an op; if the op has no memory wait, of the next op that has
- * one. */
+/* Index of the first wait for memory of an op; if the op has none, the index of the next op's first
+ * wait. */
 static uint32_t
 first_wait (const struct weft_memory *memory, uint32_t op)
 {
@@ -66,10 +66,12 @@ is_for_memory (const struct weft_memory *memory, uint32_t op, uint32_t on)
   return FALSE;
 }
 
-/* The dependencies of a launch. */
+/* What the start of a launch depends on. */
 struct need {
-  double ready;  /* time at which all dependencies except memory waits had ended */
-  uint32_t last; /* op of the memory wait that ended last; WEFT_NO_OP: no memory wait */
+  double ready;  /* time at which all dependencies except waits for memory had ended */
+  /* the op whose end was waited for last, of all waits for memory; WEFT_NO_OP: no wait for
+   * memory */
+  uint32_t last;
 };
 
 static void
@@ -87,7 +89,7 @@ add_needs (const struct scene *s, uint32_t op, struct need *need)
   }
 }
 
-/* Adds the stall of one launch, which is ops [first, end) of a lane. */
+/* Adds the stall of one launch, which consists of the ops [first, end) of a lane. */
 static void
 add_launch (const struct scene *s, enum weft_lane lane, uint32_t first, uint32_t end, double weight,
             struct weft_memory_stalls *stalls)

@@ -37,8 +37,8 @@ merge (GArray *spans)
   g_array_set_size (spans, kept);
 }
 
-/* The intervals, sorted and merged, of the timed ops on one lane of one row. The caller frees the
- * array. */
+/* The times, sorted and merged, in which the timed ops of one lane of one row run. The caller frees
+ * the array. */
 static GArray *
 lane_spans (const weft_timeline *t, const weft_program *p, uint32_t row, enum weft_lane lane)
 {
@@ -66,7 +66,7 @@ covered (const GArray *spans)
   return sum;
 }
 
-/* Seconds that are covered by both of two merged lists of intervals. */
+/* Seconds that are covered by both of two lists of merged intervals. */
 static double
 common (const GArray *a, const GArray *b)
 {
@@ -102,8 +102,8 @@ lane_bytes (const weft_program *p, enum weft_lane lane)
   return bytes;
 }
 
-/* Adds one row of the timeline to the report. `weight` is the share of all ranks that the row
- * represents. */
+/* Adds one row of the timeline to the report. `weight` is the number of ranks that the row
+ * represents, as a fraction of all ranks. */
 static void
 add_row (weft_report *r, uint32_t row, double weight)
 {
@@ -132,7 +132,8 @@ add_row (weft_report *r, uint32_t row, double weight)
 }
 
 /* Adds all rows of the timeline to the report. Every role has the same number of ranks, so all
- * observed roles have equal weight. The rows of a role share the weight of the role. */
+ * observed roles have equal weight. The rows of a role share the weight of the role equally by the
+ * ranks that they represent. */
 static void
 add_rows (weft_report *r)
 {
@@ -154,7 +155,7 @@ fill_overlap (weft_report *r)
   add_rows (r);
   o->overlap_fraction = ratio (o->communication_s - o->exposed_communication_s, o->communication_s);
   double idle = r->timeline->seconds - o->compute_s - o->exposed_communication_s;
-  /* Rounding errors of long sums are not idle time. */
+  /* A difference this small is a rounding error of long sums, and no idle time. */
   o->bubble_s = idle > 1e-12 * r->timeline->seconds ? idle : 0;
   o->bubble_fraction = ratio (o->bubble_s, r->timeline->seconds);
 }
@@ -204,7 +205,7 @@ fill_iteration (weft_report *r)
 
 /* ---------------------------------------------------------------------- memory */
 
-/* Bytes at the peak of an arena, by kind of buffer. */
+/* Bytes of the buffers that are alive at the peak of an arena, by kind of buffer. */
 static void
 fill_arena (const struct weft_memory *m, struct weft_report_role *row)
 {
@@ -214,7 +215,7 @@ fill_arena (const struct weft_memory *m, struct weft_report_role *row)
       row->by_kind[kind] += m->at_peak[pool][kind];
 }
 
-/* Bytes at the peak of software without an arena, by kind of buffer. */
+/* Bytes in use at the peak of software without an arena, by kind of buffer. */
 static void
 fill_allocated (const struct weft_allocated *allocated, struct weft_report_role *row)
 {

@@ -64,27 +64,32 @@ struct weft_report_axis {
 };
 
 struct weft_report_role {
-  uint64_t peak_bytes;    /* planned and reserved */
-  uint64_t planned_bytes; /* weft_plan_used_bytes() */
+  uint64_t peak_bytes;    /* bytes of the plan and reserved bytes of libraries: their sum */
+  uint64_t planned_bytes; /* weft_plan_used_bytes() of the role */
   uint64_t reserved_bytes, host_bytes;
-  uint64_t registered_bytes; /* part of planned_bytes: the pool that is registered with NCCL */
-  uint64_t cached_bytes; /* weft_plan_cached_bytes(); not in peak_bytes */
-  uint64_t live_bytes; /* bytes alive at the peak: planned without padding */
+  /* bytes of the pool that is registered with NCCL; included in planned_bytes */
+  uint64_t registered_bytes;
+  uint64_t cached_bytes; /* weft_plan_cached_bytes(); not included in peak_bytes */
+  /* bytes of the buffers that are alive at the peak: planned_bytes minus padding */
+  uint64_t live_bytes;
   uint64_t by_kind[WEFT_N_BUF_KIND], padding;
-  uint64_t host_by_kind[WEFT_N_BUF_KIND]; /* bytes at the peak of the host pool */
-  uint32_t peak_op;    /* the op at the peak */
-  char *peak_label;    /* label of the op at the peak */
-  uint64_t init_bytes; /* weft_plan_init_bytes() */
-  struct weft_memory_stalls stalls; /* overlap given up to fit in memory; empty if no op waits */
+  /* bytes of each kind of buffer in the host pool at its peak */
+  uint64_t host_by_kind[WEFT_N_BUF_KIND];
+  uint32_t peak_op;    /* op at which memory is at its peak */
+  char *peak_label;    /* name of the op at which memory is at its peak */
+  uint64_t init_bytes; /* weft_plan_init_bytes() of the role */
+  /* waits of ops for memory, which cost overlap; empty if no op waits */
+  struct weft_memory_stalls stalls;
 };
 
 /* Work before the first step (weft_plan_new_startup); all zero if there is none. */
 struct weft_report_startup {
-  double initialisation_s, broadcast_params_s; /* seconds; broadcasts start after initialisation */
-  uint64_t fills, fill_bytes; /* initialisation: kernels and weight bytes of the rank that
-                                 initialises most */
-  uint64_t broadcasts, bytes; /* broadcasts (one per tensor) and payload bytes of the rank that
-                                 has most */
+  /* seconds of the work before the first step; broadcasts start after initialisation */
+  double initialisation_s, broadcast_params_s;
+  /* initialisation of weights: number of kernels and bytes, of the rank that initialises most */
+  uint64_t fills, fill_bytes;
+  /* number of broadcasts (one per tensor) and payload bytes, of the rank that has most */
+  uint64_t broadcasts, bytes;
 };
 
 typedef struct weft_report {
@@ -92,10 +97,11 @@ typedef struct weft_report {
   const weft_timeline *timeline; /* borrowed; NULL: only memory is reported */
   struct weft_report_iteration iteration;
   struct weft_report_overlap overlap;
-  struct weft_report_axis axis[WEFT_N_LANE]; /* by lane; lanes gpu and host stay empty */
+  /* indexed by lane; the elements of lanes gpu and host stay empty */
+  struct weft_report_axis axis[WEFT_N_LANE];
   uint64_t capacity_bytes, peak_bytes;
-  uint64_t host_capacity_bytes, host_bytes; /* host memory of a node; host bytes of all ranks
-                                               of the fullest node */
+  /* bytes of host memory of a node; planned host bytes of all ranks on the fullest node */
+  uint64_t host_capacity_bytes, host_bytes;
   gboolean fits;
   struct weft_report_startup startup;
   uint32_t n_roles;
@@ -103,8 +109,9 @@ typedef struct weft_report {
 } weft_report;
 
 /* Computes a report. `timeline` NULL: the report has only memory. Plan and timeline must outlive
- * the report. The caller frees it. Without the programs of the plan (weft_plan_drop_programs()) the
- * parts of a report can still be added to JSON; the whole page needs the programs. */
+ * the report. The caller frees the report. After weft_plan_drop_programs(), which frees the
+ * programs, parts of the report can still be added to JSON, but the whole text page cannot be
+ * printed. */
 weft_report *weft_report_new (const weft_plan *plan, const weft_timeline *timeline);
 void weft_report_free (weft_report *report);
 G_DEFINE_AUTOPTR_CLEANUP_FUNC (weft_report, weft_report_free)
@@ -114,10 +121,11 @@ G_DEFINE_AUTOPTR_CLEANUP_FUNC (weft_report, weft_report_free)
 void weft_report_add_startup (weft_report *report, const weft_plan *startup,
                               const weft_timeline *timeline);
 
-/* Printed dense peak of one GPU in the dtype of the matmuls: the denominator of MFU. */
+/* Dense peak of one GPU that the vendor prints for the dtype of the matmuls: the denominator of
+ * MFU. */
 double weft_report_printed_peak (const struct weft_job *job);
 
-/* ANSI colour codes. */
+/* ANSI codes of the colours in text bars. */
 enum weft_ink {
   WEFT_INK_NONE,
   WEFT_INK_RED = 31,
@@ -129,19 +137,19 @@ enum weft_ink {
   WEFT_INK_GREY = 90
 };
 
-/* Parts of the memory of a role, in the order they are shown: the rows of WEFT_BUF_KIND_LIST,
- * padding, reserved. */
+/* Parts of the memory of a role, in the order in which they are shown: the rows of
+ * WEFT_BUF_KIND_LIST, padding, reserved. */
 enum { WEFT_REPORT_PADDING = WEFT_N_BUF_KIND, WEFT_REPORT_RESERVED, WEFT_N_REPORT_PART };
 struct weft_report_part {
   const char *word;
-  char mark;          /* character of text bars */
-  enum weft_ink ink;  /* of the mark */
-  const char *colour; /* CSS colour on HTML pages */
+  char mark;          /* character that draws the part in text bars */
+  enum weft_ink ink;  /* colour of the mark */
+  const char *colour; /* CSS colour of the part on HTML pages */
 };
 extern const struct weft_report_part weft_report_parts[WEFT_N_REPORT_PART];
 uint64_t weft_report_part_bytes (const struct weft_report_role *role, int part);
 
-/* Whether a lane moves data. */
+/* Whether the ops of a lane move data. */
 static inline gboolean
 weft_report_is_axis (enum weft_lane lane)
 {
@@ -150,20 +158,21 @@ weft_report_is_axis (enum weft_lane lane)
 
 /* ------------------------------------------------------------------------ JSON */
 
-/* Adds the members of a weft.sim/1 document to the open object; the report must have a
+/* Adds the members of a weft.sim/1 document to the open JSON object; the report must have a
  * timeline. */
 void weft_report_to_json (const weft_report *report, JsonBuilder *builder);
 
-/* Add one part of the weft.sim/1 document, as an object, to any document. */
+/* Each of these functions adds one part of the weft.sim/1 document, as an object, to any JSON
+ * document. */
 void weft_report_build_iteration (const weft_report *report, JsonBuilder *builder);
 void weft_report_build_memory (const weft_report *report, JsonBuilder *builder);
 
-/* Adds { "model": {}, "cluster": {}, "train": {}, "stack": {}, "strategy": {} }, with every
- * field. */
+/* Adds the JSON object { "model": {}, "cluster": {}, "train": {}, "stack": {}, "strategy": {} },
+ * with every field. */
 void weft_report_build_job (const struct weft_job *job, JsonBuilder *builder);
 
-/* Add the object "strategy" or "train". Object "strategy" has only sizes, knobs that were set, and
- * knobs that differ from their default. */
+/* These functions add the JSON object "strategy" or "train". Object "strategy" has only sizes,
+ * knobs that were set, and knobs that differ from their default. */
 void weft_report_build_strategy (const struct weft_job *job, JsonBuilder *builder);
 void weft_report_build_train (const struct weft_job *job, JsonBuilder *builder);
 
@@ -174,7 +183,7 @@ struct weft_report_style {
   gboolean colour; /* ANSI escapes */
 };
 
-/* Prints the whole page: job, numbers, communication, memory, pipeline. */
+/* Prints the whole report: job, numbers, communication, memory, pipeline. */
 void weft_report_print (const weft_report *report, struct weft_report_style style, GString *out);
 
 /* Prints one line that names model, cluster and stack. */

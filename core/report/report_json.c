@@ -1,4 +1,4 @@
-/* The report as the weft.sim/1 document. */
+/* Builds the report as a JSON document weft.sim/1. */
 #include "core/base/json.h"
 #include "core/report/report.h"
 #include <math.h>
@@ -26,7 +26,8 @@ weft_report_build_train (const struct weft_job *job, JsonBuilder *b)
   add_table (b, &weft_train_table, job->train.at);
 }
 
-/* Whether a knob is listed. TRUE: the knob is a size, was set, or differs from its default. */
+/* Whether a knob is listed in the report. TRUE: the knob is a size, the user set it, or it differs
+ * from its default. */
 static gboolean
 shows (const struct weft_job *job, unsigned knob)
 {
@@ -128,7 +129,8 @@ add_overlap (JsonBuilder *b, const weft_report *r)
   json_builder_end_object (b);
 }
 
-/* Adds member "waits": ops that wait for memory, with seconds if there is a timeline. */
+/* Adds the JSON member "waits": the ops that wait for memory, with seconds if there is a
+ * timeline. */
 static void
 add_stalls (JsonBuilder *b, const weft_report *r, const struct weft_memory_stalls *stalls)
 {

@@ -1,10 +1,10 @@
-/* The report as text: aligned, with units, in the width of the terminal. */
+/* The report as text with aligned columns and units, in the width of the terminal. */
 #include "core/report/report.h"
 #include "core/base/units.h"
 #include <math.h>
 #include <string.h>
 
-/* Launch waits are printed if their share of the step exceeds this fraction. */
+/* Launch waits are printed if their fraction of the step exceeds this value. */
 #define NOTABLE 1e-3
 
 enum { LABEL = 20, VALUE = 12, INDENT = 11, LEAST_COLUMNS = 60, MOST_COLUMNS = 100 };
@@ -15,7 +15,7 @@ clamp_columns (struct weft_report_style style)
   return CLAMP (style.columns, LEAST_COLUMNS, MOST_COLUMNS);
 }
 
-/* Appends one mark; writes an escape only when the colour changes. */
+/* Appends one character; writes an escape sequence only when the colour changes. */
 static void
 put_mark (GString *out, char mark, enum weft_ink ink, enum weft_ink *now)
 {
@@ -151,8 +151,9 @@ print_axis (const char *name, double busy_s, double exposed_s, double payload, G
                           VALUE, bytes);
 }
 
-/* Prints the heads of the table of communication and the overlapped share: beside the heads if the
- * line fits, otherwise below. */
+/* Prints the column heads of the communication table, and the percentage of transfer time that is
+ * overlapped. The percentage is in the line of the heads if it fits, otherwise in the line
+ * below. */
 static void
 print_axis_heads (const weft_report *r, struct weft_report_style style, GString *out)
 {
@@ -164,7 +165,8 @@ print_axis_heads (const weft_report *r, struct weft_report_style style, GString 
                           "exposed", VALUE, "payload", beside ? "   " : "\n  ", share);
 }
 
-/* Prints the communication of each axis, then the total, in which overlapping times count once. */
+/* Prints the communication time of each axis, then the total. In the total, times that overlap
+ * count once. */
 static void
 print_axes (const weft_report *r, struct weft_report_style style, GString *out)
 {
@@ -189,7 +191,7 @@ print_axes (const weft_report *r, struct weft_report_style style, GString *out)
 
 /* ---------------------------------------------------------------------- memory */
 
-/* Draws a bar in which `width` marks are `scale` bytes. */
+/* Draws the memory of a role as a bar in which `width` characters stand for `scale` bytes. */
 static void
 print_bar (const struct weft_report_role *row, double scale, int width, gboolean colour,
            GString *out)
@@ -209,7 +211,8 @@ print_bar (const struct weft_report_role *row, double scale, int width, gboolean
     g_string_append_c (out, '.');
 }
 
-/* Whether the memory table has a column for a part. TRUE: some role has bytes of this part. */
+/* Whether the memory table has a column for a part of memory. TRUE: some role has bytes of this
+ * part. */
 static gboolean
 is_column (const weft_report *r, int part)
 {
@@ -234,7 +237,8 @@ column_width (const weft_report *r, int part)
   return (int) longest + 2;
 }
 
-/* The end of the columns from `first` on that fit the terminal. At least one column is printed. */
+/* The number of the first column after `first` that does not fit the terminal. At least column
+ * `first` counts as fitting. */
 static int
 columns_end (const weft_report *r, int first, struct weft_report_style style)
 {
@@ -250,12 +254,13 @@ columns_end (const weft_report *r, int first, struct weft_report_style style)
   return part;
 }
 
-/* Columns [first, end) of the memory table. */
+/* The columns of the memory table that are printed: `first` to `end` - 1. */
 struct columns {
   int first, end;
 };
 
-/* Prints the names of the parts, and below each name the mark of the part in the bars. */
+/* Prints the names of the parts of memory, and below each name the character that stands for the
+ * part in the bars. */
 static void
 print_heads (const weft_report *r, struct columns shown, GString *out)
 {
@@ -286,7 +291,8 @@ print_parts (const weft_report *r, uint32_t role, struct columns shown, GString 
   g_string_append_c (out, '\n');
 }
 
-/* Prints the memory by kind. Columns that do not fit the terminal follow in a table below. */
+/* Prints the memory by kind as a table. Columns that do not fit the terminal are printed as a
+ * second table below. */
 static void
 print_kinds (const weft_report *r, struct weft_report_style style, GString *out)
 {
@@ -320,7 +326,7 @@ print_registered (const weft_report *r, uint32_t role, GString *out)
                             bytes);
 }
 
-/* Prints the freed blocks that a caching allocator keeps. */
+/* Prints the freed blocks that a caching allocator does not return to the driver. */
 static void
 print_cached (const weft_report *r, uint32_t role, GString *out)
 {
@@ -331,8 +337,8 @@ print_cached (const weft_report *r, uint32_t role, GString *out)
                             INDENT - 8, role, bytes);
 }
 
-/* Prints one cause of stalls: the number of ops, the kind, and the seconds if there is a
- * timeline. */
+/* Prints the ops that wait for one kind of op: their number, the kind, and the seconds if there is
+ * a timeline. */
 static void
 print_stall (const weft_report *r, const struct weft_memory_stall *w, GString *out)
 {
@@ -344,7 +350,7 @@ print_stall (const weft_report *r, const struct weft_memory_stall *w, GString *o
     g_string_append_printf (out, " (%s)", g_strstrip (held));
 }
 
-/* Prints the overlap that was given up to fit in memory. */
+/* Prints how much communication overlap is lost because ops wait for memory. */
 static void
 print_stalls (const weft_report *r, uint32_t role, GString *out)
 {
@@ -403,8 +409,8 @@ print_host (const weft_report *r, GString *out)
   }
 }
 
-/* Prints whether the plan fits; if not, also its bytes without padding. Ops of a plan that does not
- * fit do not wait for memory, so the plan has more padding than necessary. */
+/* Prints whether the plan fits in GPU memory; if not, also its bytes without padding. In a plan
+ * that does not fit, ops do not wait for memory, so it has more padding than it needs. */
 static void
 print_verdict (const weft_report *r, GString *out)
 {
@@ -440,8 +446,8 @@ weft_report_print_memory (const weft_report *r, struct weft_report_style style, 
 
 /* -------------------------------------------------------------------- pipeline */
 
-/* How a phase is drawn: microbatch m has mark `first` + m % `period`; `period` 0: all microbatches
- * have mark `first`. */
+/* The character that stands for a phase: microbatch m has character `first` + m % `period`; with
+ * `period` 0 all microbatches have character `first`. */
 static const struct {
   char first, period;
   enum weft_ink ink;
@@ -456,7 +462,7 @@ static const struct {
   [WEFT_PHASE_OPTIMIZER] = { '#', 0, WEFT_INK_YELLOW },
 };
 
-/* Index in a lane of the first op that ends after `now`. */
+/* Position, in the ops of a lane, of the first op that ends after `now`. */
 static uint32_t
 seek (const weft_timeline *t, const weft_program *p, uint32_t row, int lane, double now)
 {
@@ -472,7 +478,7 @@ seek (const weft_timeline *t, const weft_program *p, uint32_t row, int lane, dou
   return low;
 }
 
-/* The op that runs on a lane at time `now`, or WEFT_NO_OP. */
+/* The op that runs on a lane at time `now`; WEFT_NO_OP if none runs. */
 static uint32_t
 running (const weft_timeline *t, const weft_program *p, uint32_t row, int lane, double now)
 {

@@ -14,7 +14,7 @@ struct trace {
   uint64_t n_event, n_arrow;
 };
 
-/* Begins the next event; returns the text to which the caller appends it. */
+/* Begins the next trace event, and returns the text to which the caller appends its fields. */
 static GString *
 event (struct trace *tr)
 {
@@ -23,14 +23,15 @@ event (struct trace *tr)
   return tr->sink.text;
 }
 
-/* Rounds to nanoseconds, so that events that touch in the timeline also touch in the trace. */
+/* Rounds a time to nanoseconds, so that events that are adjacent in the timeline are also adjacent
+ * in the trace. */
 static int64_t
 nanoseconds (double seconds)
 {
   return llround (seconds * 1e9);
 }
 
-/* Appends a time in microseconds, the unit of the format, with three decimals. */
+/* Appends a time with three decimals, in microseconds, the unit of the trace format. */
 static void
 append_time (GString *out, const char *key, int64_t ns)
 {
@@ -52,11 +53,11 @@ is_timed (const struct trace *tr, uint32_t row, uint32_t op)
 
 /* ---------------------------------------------------------------------- threads */
 
-/* Maximum number of rows of a lane. In a larger group of transfers, all further members share the
- * last row. */
+/* Maximum number of rows in the trace of a lane. If a group of transfers has more members, the
+ * remaining members share the last row. */
 enum { MOST_ROWS = 16 };
 
-/* Index of an op in its group of transfers, which start and end together. */
+/* The position, from 0, of an op in its group of transfers, which start and end together. */
 static uint32_t
 place_in_group (const weft_program *p, uint32_t op)
 {
@@ -68,7 +69,8 @@ place_in_group (const weft_program *p, uint32_t op)
   return place;
 }
 
-/* Thread number of row "timers", below all lanes: the phases that timers measure. */
+/* Thread number in the trace of the row "timers", which shows the phases that timers measure. The
+ * row lies below all lanes. */
 enum { TIMERS = WEFT_N_LANE * MOST_ROWS };
 
 static uint32_t
@@ -139,7 +141,8 @@ static const char *const categories[] = {
   [WEFT_CLASS_COPY] = "gpu_memcpy",
 };
 
-/* Appends dtype and dimensions: "8192 x 4096 x 1024", in the order of the op. */
+/* Appends dtype and dimensions of an op: "8192 x 4096 x 1024", in the order in which the op has
+ * them. */
 static void
 append_shape (GString *out, const struct weft_shape *shape)
 {
@@ -210,7 +213,7 @@ write_parts (struct trace *tr, uint32_t row)
   }
 }
 
-/* Writes the slice of a phase, between two timer ops. */
+/* Writes the slice of a phase that is timed: it lies between two timer ops. */
 static void
 write_phase (struct trace *tr, uint32_t row, uint32_t start, uint32_t stop)
 {
@@ -226,7 +229,7 @@ write_phase (struct trace *tr, uint32_t row, uint32_t start, uint32_t stop)
   g_string_append_c (out, '}');
 }
 
-/* Writes the phases of a row, which are nested. */
+/* Writes the timed phases of a row as slices. Phases may be nested. */
 static void
 write_phases (struct trace *tr, uint32_t row)
 {
@@ -251,7 +254,7 @@ struct end {
   uint32_t row, op;
 };
 
-/* Whether an arrow can begin or end in a slice: the slice has a length. */
+/* Whether an arrow can begin or end in the slice of an op. TRUE: the slice has a length. */
 static gboolean
 has_length (const struct trace *tr, struct end e)
 {
@@ -294,8 +297,8 @@ write_waits (struct trace *tr, uint32_t row, uint32_t op)
       write_arrow (tr, (struct end){ row, p->deps[d] }, (struct end){ row, op }, "wait");
 }
 
-/* Writes the arrow of a transfer, from the begin of the send to the end of the receive: both ops
- * start and end together. */
+/* Writes the arrow of a transfer, from the begin of the send to the end of the receive; send and
+ * receive start and end together. */
 static void
 write_transfer (struct trace *tr, struct end from, struct end to)
 {
@@ -306,8 +309,8 @@ write_transfer (struct trace *tr, struct end from, struct end to)
   tr->n_arrow++;
 }
 
-/* The next op of this kind towards `peer` on the pipeline lane, starting at index `*at`; WEFT_NO_OP
- * if there is none. Sets *at to the index after the op. */
+/* The next send or receive of this kind towards `peer` on the pipeline lane, searched from position
+ * `*at` on; WEFT_NO_OP if there is none. Sets *at to the position after that op. */
 static uint32_t
 next_transfer (const weft_program *p, enum weft_op_kind kind, int peer, uint32_t *at)
 {
@@ -319,8 +322,8 @@ next_transfer (const weft_program *p, enum weft_op_kind kind, int peer, uint32_t
   return WEFT_NO_OP;
 }
 
-/* Writes the arrows from row `from` to row `to`, its neighbour in direction `peer`: from the k-th
- * send to the k-th receive. */
+/* Writes the arrows of transfers between row `from` and row `to`, its neighbour in direction
+ * `peer`. The k-th send belongs to the k-th receive. */
 static void
 write_transfers (struct trace *tr, uint32_t from, uint32_t to, int peer)
 {
@@ -335,9 +338,9 @@ write_transfers (struct trace *tr, uint32_t from, uint32_t to, int peer)
   }
 }
 
-/* The row of a rank's neighbour in the next stage. If the neighbour has no row, the only row of
- * that stage represents it; if the stage has several rows, the result is -1 and no arrow is
- * drawn. */
+/* The timeline row of a rank's neighbour in the next stage. If the neighbour has no row of its own,
+ * the only row of its stage represents it. If the stage has several rows, the result is -1 and no
+ * arrow is drawn. */
 static int
 row_of_next (const struct trace *tr, uint32_t row)
 {
@@ -371,11 +374,12 @@ write_stage_arrows (struct trace *tr, uint32_t row)
 
 /* ----------------------------------------------------------------------- memory */
 
-/* A change of live memory: a buffer is live from the begin of its first op to the end of its
- * last. */
+/* A change of live memory in the trace. A buffer is live from the begin of its first op to the end
+ * of its last op. */
 struct change {
   double at;
-  uint32_t op; /* orders changes that happen at the same time: lanes of a program run in op order */
+  /* orders changes of memory that happen at the same time: the ops of a program have this order */
+  uint32_t op;
   uint32_t buf;
   gboolean goes;
 };
@@ -472,8 +476,8 @@ write_row (struct trace *tr, uint32_t row)
   write_counter (tr, row);
 }
 
-/* Upper bound of the events of a row: slices, both ends of every arrow, and a sample of memory when
- * an op begins and when it ends. */
+/* Upper bound of the number of trace events of a row: slices, both ends of every arrow, and a
+ * sample of memory at the begin and at the end of each op. */
 static uint64_t
 count_events (const struct trace *tr, uint32_t row)
 {

@@ -1,7 +1,7 @@
 /* Breadth-first pipeline parallelism (Lamy-Poirier 2023, arXiv 2211.05953; ScheduleLoopedBFS of
  * PyTorch): a rank runs all microbatches through one chunk before the next chunk. With one chunk
- * this is GPipe; with v chunks the bubble is v times shorter, and all microbatches are in
- * flight. */
+ * per rank the order is GPipe. With v chunks the bubble is v times shorter. The activations of all
+ * microbatches are in flight. */
 #include "core/schedule/order.h"
 
 static void

@@ -17,7 +17,7 @@ weft_grid_csv (const weft_grid *grid)
   GString *text = g_string_new (NULL);
 
   for (uint32_t rank = 0; rank < grid->n_ranks; rank++) {
-    gboolean second = FALSE; /* whether the last cell began a pair */
+    gboolean second = FALSE; /* whether the previous cell in the text began a pair */
     for (uint32_t i = 0; i < grid->n_cell[rank]; i++) {
       const struct weft_cell *cell = &grid->cell[rank][i];
       g_autofree char *name = weft_cell_print (grid, rank, cell);
@@ -43,15 +43,17 @@ struct action {
 
 struct reader {
   const char *where;
-  uint32_t line, column;              /* position of the current cell, from 1 */
-  enum { ALONE, FIRST, SECOND } half; /* position in a pair */
-  GPtrArray *row;                     /* by rank: GArray of struct action */
+  uint32_t line, column;              /* position of the current cell in the file, from 1 */
+  /* whether the current cell is in a pair, and its position in the pair */
+  enum { ALONE, FIRST, SECOND } half;
+  GPtrArray *row;                     /* by rank: its actions, an array of struct action */
   GError **error;
 };
 
 static const char pair_word[] = "OVERLAP_F_B";
 
-/* Actions that PyTorch adds when it lowers a schedule; they are skipped. */
+/* Actions that PyTorch adds to a schedule when it compiles the schedule to sends and receives. The
+ * reader skips them. */
 static const char *const passed_over[] = { "UNSHARD", "RESHARD", "REDUCE_GRAD", "SEND_F",
                                            "RECV_F",  "SEND_B",  "RECV_B" };
 
@@ -67,7 +69,7 @@ refuse (const struct reader *r, const char *cell)
       r->where, r->line, r->column, found, pair_word);
 }
 
-/* Reads a number of at most five digits; -1 if there is none. */
+/* Reads a number of at most five digits; -1 if the text does not begin with a number. */
 static int64_t
 read_number (const char **at)
 {
@@ -163,7 +165,7 @@ read_line (struct reader *r, const char *line)
 
 /* --------------------------------------------------------------- placement of stages */
 
-/* A stage on a rank, and its first microbatch. */
+/* A stage on one rank, and the first microbatch that it runs. */
 struct piece {
   uint32_t rank, stage, first_micro, copy;
 };
@@ -172,7 +174,7 @@ struct plan {
   const struct reader *r;
   uint32_t n_stages, n_micro, n_copies;
   size_t n_actions;
-  GHashTable *at; /* rank << 16 | stage -> index in piece */
+  GHashTable *at; /* maps rank << 16 | stage to an index in `piece` */
   GArray *piece;
   uint32_t *copy_of; /* by microbatch */
 };
@@ -263,7 +265,7 @@ sort_pieces (struct plan *plan, GCompareFunc compare)
   }
 }
 
-/* Checks that all stages are on the same number of ranks, which is not 0, and that all ranks run
+/* Checks that every stage is on the same number of ranks, which is not 0, and that every rank runs
  * the same number of stages. */
 static gboolean
 count_pieces (struct plan *plan)
@@ -300,7 +302,8 @@ count_pieces (struct plan *plan)
 }
 
 /* Numbers the copies of the model by the ranks that run stage 0. A microbatch belongs to the copy
- * in which it passes stage 0; the other stages of a copy are those that run its microbatches. */
+ * whose stage 0 it passes; the other stages of this copy are the stages that run its
+ * microbatches. */
 static gboolean
 find_copies (struct plan *plan)
 {
@@ -364,7 +367,7 @@ grid_of (struct plan *plan)
   return grid;
 }
 
-/* Builds the grid of the actions that were read. Before it allocates memory, it refuses numbers of
+/* Builds a grid from the actions that were read. Refuses, before it allocates memory, numbers of
  * stages and microbatches for which the text has too few cells. */
 static weft_grid *
 settle (const struct reader *r)

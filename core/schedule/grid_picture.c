@@ -1,5 +1,5 @@
-/* Pictures of grids. A forward of a chunk takes one slot and a whole backward two, so all times are
- * whole numbers. The cells of a pair are drawn one after the other. */
+/* Pictures of grids. In a picture, a forward of a chunk takes one slot and a full backward takes
+ * two, so all times are whole numbers. The cells of a pair are drawn one after the other. */
 #include "core/schedule/order.h"
 #include <string.h>
 
@@ -39,7 +39,7 @@ cell_glyph (const struct weft_cell *cell)
   return weft_cell_kinds[cell->phase].glyph + cell->micro % 10;
 }
 
-/* Draws the row of one chunk, with blanks while the rank runs another chunk. */
+/* Draws the row of one chunk of a rank. The row is blank while the rank runs another chunk. */
 static void
 draw_row (const struct picture *p, uint32_t place, uint32_t n_columns, GString *text)
 {
@@ -65,7 +65,7 @@ n_digits (uint32_t n)
   return n > 9 ? 1 + n_digits (n / 10) : 1;
 }
 
-/* Draws "RANK ", or "RANK:STAGE " if a rank has several stages. */
+/* Draws the label of a row: "RANK ", or "RANK:STAGE " if a rank has several stages. */
 static void
 draw_label (const weft_grid *grid, uint32_t place, GString *text)
 {
@@ -98,7 +98,7 @@ weft_grid_ascii (const weft_grid *grid, uint32_t width)
   return g_string_free (text, FALSE);
 }
 
-/* Lengths in SVG units, which are pixels at natural size. */
+/* Lengths in SVG units, which are pixels at the picture's natural size. */
 enum {
   LEFT = 56,
   TOP = 8,
@@ -113,7 +113,7 @@ enum {
 
 struct drawing {
   struct picture picture;
-  uint32_t slot; /* width of a slot */
+  uint32_t slot; /* width of one slot in the picture */
   GString *text;
 };
 
@@ -130,7 +130,7 @@ paler (const char *colour, uint32_t percent)
   return mixed;
 }
 
-/* Draws the bar of a cell. Later chunks are paler, with up to PALEST percent of white. */
+/* Draws the bar of a cell. Bars of later chunks are paler, with up to PALEST percent of white. */
 static void
 svg_bar (const struct drawing *d, uint32_t rank, uint32_t i)
 {
@@ -147,7 +147,7 @@ svg_bar (const struct drawing *d, uint32_t rank, uint32_t i)
   g_string_append (d->text, "/>\n");
 }
 
-/* Draws a line under the cells of a pair. */
+/* Draws a line under the two cells of a pair. */
 static void
 svg_pair (const struct drawing *d, uint32_t rank, uint32_t i)
 {
@@ -175,7 +175,7 @@ svg_number (const struct drawing *d, uint32_t rank, uint32_t i)
 
 typedef void draw_cell (const struct drawing *d, uint32_t rank, uint32_t i);
 
-/* Draws the cells of one phase, or of all (-1). */
+/* Draws the cells of one phase; phase -1: of all phases. */
 static void
 svg_cells (const struct drawing *d, int phase, draw_cell *draw)
 {
@@ -196,7 +196,7 @@ grid_has (const weft_grid *grid, uint8_t phase)
   return FALSE;
 }
 
-/* Draws the bars of each phase, and an entry for the phase in the key below the grid. */
+/* Draws the bars of each phase, and explains the colour of each phase below the grid. */
 static void
 svg_phases (const struct drawing *d)
 {
@@ -219,7 +219,8 @@ svg_phases (const struct drawing *d)
         d->text, "<text x=\"%u\" y=\"%u\" fill=\"#777\">paler: later chunks</text>\n", x, y + 11);
 }
 
-/* Draws the name of each rank, and a grey bar that is visible while the rank is idle. */
+/* Draws the label of each rank, and a grey bar behind its cells, which is visible while the rank is
+ * idle. */
 static void
 svg_lanes (const struct drawing *d)
 {

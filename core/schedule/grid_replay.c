@@ -1,21 +1,23 @@
-/* Replay: every rank runs its cells in order, each as soon as its inputs are ready. */
+/* Replays a grid: every rank runs its cells in order, and each cell begins as soon as its inputs
+ * are ready. */
 #include "core/base/error.h"
 #include "core/schedule/order.h"
 
-/* A part of a cell that other cells wait for. */
+/* A work item of a cell (forward, input gradient or weight gradient) that other cells wait for. */
 struct event {
   uint32_t part, place, micro;
 };
 
 struct replay {
   const weft_grid *grid;
-  const struct weft_cell_times *times; /* by place * stride: stride 0 is one entry for all */
+  /* durations, at index place * stride; with stride 0 all places have the same durations */
+  const struct weft_cell_times *times;
   uint32_t stride;
-  double transfer; /* seconds until the output of a stage is at the next stage */
-  double **start;  /* [rank][cell], or NULL */
-  double *end;     /* by event; negative: the event has not ended */
-  double *clock;   /* by rank: end of the last cell that ran */
-  uint32_t *next;  /* by rank: index of the next cell */
+  double transfer; /* seconds that the output of a stage takes to the next stage */
+  double **start;  /* start time of each cell, [rank][cell]; NULL: not stored */
+  double *end;     /* end time of each event; negative: the event has not ended */
+  double *clock;   /* by rank: end of the last cell that has run */
+  uint32_t *next;  /* by rank: index of the next cell to run */
 };
 
 static size_t
@@ -24,7 +26,7 @@ event_index (const weft_grid *grid, struct event e)
   return ((size_t) e.place * grid->n_micro + e.micro) * WEFT_N_WORK + e.part;
 }
 
-/* Events that must end before the cell may start: at most two. */
+/* The events that must end before a cell may start: at most two. */
 static uint32_t
 needs (const weft_grid *grid, uint32_t rank, const struct weft_cell *cell, struct event need[2])
 {
@@ -53,8 +55,8 @@ duration (const struct replay *r, uint32_t rank, const struct weft_cell *cell)
          (weft_cell_does (cell, WEFT_WORK_WEIGHT) ? times->weight : 0);
 }
 
-/* Time at which all inputs of a cell are ready, at least `start`; negative if an input has not
- * ended. */
+/* Time at which all inputs of a cell are ready, but not earlier than `start`. Negative if an input
+ * has not ended. */
 static double
 ready (const struct replay *r, uint32_t rank, const struct weft_cell *cell, double start)
 {
@@ -70,7 +72,7 @@ ready (const struct replay *r, uint32_t rank, const struct weft_cell *cell, doub
   return start;
 }
 
-/* Number of cells that start together: 2 for a pair. */
+/* Number of cells that start together: 2 for a pair, else 1. */
 static uint32_t
 n_together (const struct replay *r, uint32_t rank)
 {
@@ -90,7 +92,8 @@ end_cell (struct replay *r, uint32_t rank, uint32_t i, double start)
       r->end[event_index (r->grid, (struct event){ part, place, cell->micro })] = r->clock[rank];
 }
 
-/* Runs the next cell or pair of a rank; returns the number of cells, 0 if the rank must wait. */
+/* Runs the next cell, or the next pair of cells, of a rank. Returns the number of cells that ran; 0
+ * if the rank must wait. */
 static uint32_t
 run_next (struct replay *r, uint32_t rank)
 {
@@ -108,7 +111,7 @@ run_next (struct replay *r, uint32_t rank)
   return n;
 }
 
-/* Runs a rank until it must wait; returns whether it advanced. */
+/* Runs the cells of a rank until it must wait; returns whether any cell ran. */
 static gboolean
 run_rank (struct replay *r, uint32_t rank)
 {
@@ -119,7 +122,7 @@ run_rank (struct replay *r, uint32_t rank)
   return r->next[rank] > from;
 }
 
-/* Queue of ranks to advance. waits[rank]: whether the rank is in the queue. */
+/* Queue of ranks that may be able to advance. waits[rank]: whether the rank is in the queue. */
 struct queue {
   uint32_t *rank, n_ranks, head, n;
   gboolean *waits;
@@ -145,8 +148,8 @@ dequeue (struct queue *q)
   return rank;
 }
 
-/* Stages wait only for their neighbours, so a rank that advanced can only release ranks with a
- * neighbouring stage. */
+/* A cell depends only on neighbouring stages, so after a rank has advanced, only ranks with a
+ * neighbouring stage may be able to advance. */
 static void
 enqueue_neighbours (struct queue *q, const weft_grid *grid, uint32_t rank)
 {
@@ -226,7 +229,8 @@ weft_grid_replay_uneven (const weft_grid *grid, const struct weft_cell_times *ti
   return makespan (&r, grid);
 }
 
-/* The functions below check that every part occurs once; the replay then finds deadlocks. */
+/* The functions below check that a grid contains every work item of every microbatch once. The
+ * replay then finds deadlocks. */
 
 static gboolean
 check_cell (const weft_grid *grid, uint32_t rank, uint32_t i, GError **error)
@@ -303,7 +307,7 @@ check_once (const weft_grid *grid, GError **error)
   return TRUE;
 }
 
-/* The event for which a blocked rank waits. */
+/* The event that a blocked rank waits for. */
 static struct event
 waits_for (const struct replay *r, uint32_t rank)
 {
@@ -326,9 +330,9 @@ event_cell (const weft_grid *grid, struct event e)
   return cell;
 }
 
-/* Sets the error for a deadlock: follows the waits of blocked ranks into a cycle of waits and names
- * one of these. Inputs alone form no cycle, so some rank of the cycle must run another cell before
- * the needed one. */
+/* Sets the error for a deadlock. Follows the waits of blocked ranks until they form a cycle, and
+ * names one wait of the cycle. The inputs of cells alone cannot form a cycle, so some rank in the
+ * cycle must run another cell before the cell that is needed. */
 static gboolean
 blame (const struct replay *r, uint32_t rank, GError **error)
 {
@@ -350,7 +354,7 @@ blame (const struct replay *r, uint32_t rank, GError **error)
                          waiter, text, owner, blocker);
 }
 
-/* Checks that the two halves of every pair can run together. */
+/* Checks that a cell and its partner can run together, if the cell is paired. */
 static gboolean
 check_pair (const weft_grid *grid, uint32_t rank, uint32_t i, GError **error)
 {
@@ -391,9 +395,9 @@ blame_pair (const struct replay *r, GError **error)
                          first, second, rank);
 }
 
-/* Replays the grid and reports a deadlock. With pair = 0 the cells of a pair run one after the
- * other, and the error names a cell; with pair > 0 they start together, and the error names a
- * pair. */
+/* Replays the grid and reports a deadlock. If `pair` is 0, the cells of a pair run one after the
+ * other, and the error names a cell. If `pair` is above 0, they start together, and the error names
+ * a pair. */
 static gboolean
 check_waits (const weft_grid *grid, double pair, GError **error)
 {

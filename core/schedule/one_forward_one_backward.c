@@ -1,5 +1,5 @@
-/* Schedules that can be written down rank by rank: GPipe (Huang et al. 2019), 1F1B and its
- * interleaved form (Narayanan et al. 2021) as Megatron-Core runs it. */
+/* Schedules whose order follows from the rank by a formula: GPipe (Huang et al. 2019), 1F1B and its
+ * interleaved form (Narayanan et al. 2021) as in Megatron-Core. */
 #include "core/schedule/order.h"
 
 void
@@ -10,14 +10,15 @@ weft_order_put (GArray *row, enum weft_phase phase, uint32_t chunk, uint32_t mic
   g_array_append_val (row, cell);
 }
 
-/* Order in which a rank runs n_micro microbatches on n_chunks chunks: in groups of `group`
- * microbatches, and within a group chunk by chunk. */
+/* The order in which a rank runs n_micro microbatches on n_chunks chunks. Microbatches are divided
+ * into groups of `group`; within a group a rank runs all of them on the first chunk, then all on
+ * the next chunk. */
 struct table {
   uint32_t n_chunks, n_micro, group;
 };
 
-/* Appends the forward (or backward) pass that a rank runs as its k-th, counted from 0, in the order
- * of struct table. Backward passes visit the chunks from last to first. */
+/* Appends the k-th forward (or backward) pass of a rank, counted from 0, in the order that struct
+ * table describes. Backward passes visit the chunks from last to first. */
 static void
 put_kth (GArray *row, const struct table *t, enum weft_phase phase, uint32_t k)
 {
@@ -30,7 +31,7 @@ put_kth (GArray *row, const struct table *t, enum weft_phase phase, uint32_t k)
   weft_order_put (row, phase, chunk, first + within % size);
 }
 
-/* Appends `warm` forwards, then forwards and backwards in turn (or in pairs), then the remaining
+/* Appends `warm` forwards, then forward and backward in turn (or in pairs), then the remaining
  * backwards. */
 static void
 alternate (GArray *row, const struct table *t, uint32_t warm, gboolean paired)
@@ -58,9 +59,9 @@ weft_order_gpipe (const weft_grid *grid, const struct weft_grid_spec *spec, GArr
     alternate (row[rank], &t, grid->n_micro, FALSE);
 }
 
-/* Number of warm-up forwards: those that a rank runs before the gradient of its first forward
- * arrives. With one chunk these are one for each later rank. With several chunks these are two for
- * each later rank, and one group on each chunk but the last. */
+/* The number of warm-up forwards, which a rank runs before the gradient of its first forward
+ * arrives. With one chunk per rank, it is the number of later ranks. With several chunks, it is
+ * twice the number of later ranks, plus one group of microbatches on each chunk but the last. */
 static uint32_t
 warm_up (const weft_grid *grid, const struct weft_grid_spec *spec, uint32_t group, uint32_t rank)
 {

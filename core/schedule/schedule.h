@@ -12,7 +12,7 @@ enum weft_schedule {
 #include "core/schedules.def"
   WEFT_N_SCHEDULE
 };
-/* Words of the schedules, NULL-terminated. */
+/* The names of the schedules as in a job file, NULL-terminated. */
 extern const char *const weft_schedule_words[];
 
 struct weft_grid;
@@ -20,11 +20,13 @@ struct weft_grid;
 struct weft_grid_spec {
   enum weft_schedule schedule;
   uint32_t n_ranks;
-  uint32_t n_chunks; /* virtual_pipeline_model_parallel_size; 0: the schedule's own number */
+  /* virtual_pipeline_model_parallel_size of the job; 0: the schedule sets the number */
+  uint32_t n_chunks;
   uint32_t n_micro;
-  uint32_t group;        /* microbatch_group_size_per_vp_stage; 0: n_ranks */
-  uint32_t extra_warmup; /* additional warm-up forwards; with them, a later forward and the backward
-                          * after it are independent and can be paired */
+  uint32_t group;        /* microbatch_group_size_per_vp_stage of the job; 0: n_ranks */
+  /* number of additional warm-up forwards; with them, a later forward and the backward after it are
+   * independent and can run as a pair */
+  uint32_t extra_warmup;
 };
 
 /* Placement of the chunks of a rank:
@@ -35,24 +37,29 @@ struct weft_grid_spec {
  *            whose microbatches start at the last rank */
 enum weft_grid_shape { WEFT_GRID_LOOP, WEFT_GRID_V, WEFT_GRID_TWO_WAYS };
 
-/* For `chunks` below: virtual_pipeline_model_parallel_size sets the number. */
+/* A value of `chunks` in struct weft_schedule_row: the knob virtual_pipeline_model_parallel_size
+ * sets the number of chunks. */
 #define WEFT_CHUNKS_ANY UINT32_MAX
 
-/* What lower bounds of the planner may assume about a schedule (planner/bound.c). */
+/* What the planner's lower bounds of time and memory may assume about a schedule
+ * (planner/bound.c). */
 enum weft_in_flight {
-  WEFT_IN_FLIGHT_UNKNOWN, /* nothing: no lower bound */
-  WEFT_IN_FLIGHT_WARM_UP, /* warm-up of 1F1B before the first backward, and idle time while the
-                           * pipeline fills and drains */
-  WEFT_IN_FLIGHT_ALL,     /* all forwards before the first backward, and the same idle time */
+  WEFT_IN_FLIGHT_UNKNOWN, /* nothing, so the planner has no lower bound */
+  /* the warm-up of 1F1B runs before the first backward; the pipeline idles while it fills and
+   * drains */
+  WEFT_IN_FLIGHT_WARM_UP,
+  /* all forwards run before the first backward; the pipeline idles while it fills and drains */
+  WEFT_IN_FLIGHT_ALL,
 };
 
-/* Which pass creates the transfers between stages. */
+/* Which pass creates the transfers between pipeline stages. */
 enum weft_schedule_exchange {
-  WEFT_EXCHANGE_FREE,    /* each transfer is posted separately (exchange_free.c) */
-  WEFT_EXCHANGE_IN_STEP, /* posted as in Megatron-Core's own schedules (exchange.c) */
+  WEFT_EXCHANGE_FREE,    /* each transfer is launched separately (exchange_free.c) */
+  /* transfers are launched as in Megatron-Core's own schedules (exchange.c) */
+  WEFT_EXCHANGE_IN_STEP,
 };
 
-/* Appends the cells of every rank in order to row[rank], a GArray of struct weft_cell. */
+/* Appends the cells of every rank, in order, to row[rank], a GArray of struct weft_cell. */
 typedef void weft_order_fill (const struct weft_grid *grid, const struct weft_grid_spec *spec,
                               GArray **row);
 
@@ -60,19 +67,25 @@ struct weft_schedule_row {
   const char *word, *doc;
   weft_order_fill *fill;
   enum weft_grid_shape shape;
-  uint32_t chunks; /* chunks of one copy of the model on a rank; 0: one; or WEFT_CHUNKS_ANY */
-  gboolean splits_backward; /* cells I and W instead of B: weight gradients come later */
-  gboolean interleaved;     /* chunks alternate in groups of microbatches, with the knobs of
-                             * Megatron-Core's interleaved schedule: overlap_p2p_comm,
-                             * microbatch_group_size_per_vp_stage, pairs of forward and backward */
-  gboolean even;            /* numbers of ranks and microbatches must be even */
-  uint32_t least_micros;    /* at least this many microbatches per rank */
-  gboolean steady;          /* between warm-up and end the same cells repeat for every microbatch
-                             * (with several chunks, for every group of microbatches) */
+  /* number of chunks of one copy of the model on a rank; 0: one; WEFT_CHUNKS_ANY: as set by the
+   * job */
+  uint32_t chunks;
+  /* the schedule has cells I and W instead of B: weight gradients are computed later than input
+   * gradients */
+  gboolean splits_backward;
+  /* chunks alternate in groups of microbatches, and these knobs of Megatron-Core's interleaved
+   * schedule apply: overlap_p2p_comm, microbatch_group_size_per_vp_stage, pairs of forward and
+   * backward */
+  gboolean interleaved;
+  gboolean even;            /* the numbers of ranks and of microbatches must be even */
+  uint32_t least_micros;    /* least number of microbatches, per rank of the pipeline */
+  /* in the steady phase the same cells repeat for every microbatch (with several chunks per rank,
+   * for every group of microbatches) */
+  gboolean steady;
   enum weft_in_flight in_flight;
   enum weft_schedule_exchange exchange;
-  gboolean host_waits;      /* batch_p2p_sync: the host waits after each batch of transfers */
-  gboolean searched;        /* weft plan tries it if pipeline_schedule is not set */
+  gboolean host_waits;      /* with batch_p2p_sync the host waits after each batch of transfers */
+  gboolean searched;        /* `weft plan` tries this schedule if pipeline_schedule is not set */
 };
 
 extern const struct weft_schedule_row weft_schedules[WEFT_N_SCHEDULE];
@@ -80,10 +93,10 @@ extern const struct weft_schedule_row weft_schedules[WEFT_N_SCHEDULE];
 /* Number of copies of the model that the ranks hold together. */
 uint32_t weft_shape_copies (enum weft_grid_shape shape);
 
-/* Chunks of one copy of the model on a rank. */
+/* Number of chunks that one copy of the model has on a rank. */
 uint32_t weft_spec_chunks (const struct weft_grid_spec *spec);
 
-/* Microbatches of a group. */
+/* Number of microbatches in a group (microbatch_group_size_per_vp_stage). */
 uint32_t weft_spec_group (const struct weft_grid_spec *spec);
 
 enum weft_spec_rule {
@@ -92,5 +105,6 @@ enum weft_spec_rule {
   WEFT_SPEC_FITS
 };
 
-/* The first rule that the numbers of `spec` break, or WEFT_SPEC_FITS. */
+/* The first rule of the schedule that the numbers of `spec` break; WEFT_SPEC_FITS if they break
+ * none. */
 enum weft_spec_rule weft_spec_broken (const struct weft_grid_spec *spec);

@@ -1,9 +1,9 @@
-/* Search for the order of a V schedule: greedy list scheduling in slots of one pass each, run once
+/* Searches the order of a V schedule: greedy list scheduling in slots of one pass each, run once
  * for each of several priority rules.
  *
  * A microbatch makes four passes through all ranks in sequence: forward down the ranks on chunk a,
- * forward up on chunk b, then down and up with its input gradients. A place is a pass on a rank.
- * Microbatches run in order at every place, so the number of microbatches done at each place
+ * forward up on chunk b, then down and up with its input gradients. A place is one pass on one
+ * rank. Microbatches run in order at every place, so the number of microbatches done at each place
  * determines which passes may run next. */
 #include "core/schedule/order.h"
 
@@ -18,13 +18,15 @@ static const struct {
   [GRADIENT_UP] = { WEFT_PHASE_INPUT_GRAD, 0 },
 };
 
-enum { CELLS = 6 }; /* cells of a microbatch on a rank: three per chunk */
+/* cells of a microbatch on a rank: forward, input gradient and weight gradient for each of two
+ * chunks */
+enum { CELLS = 6 };
 
-/* A priority rule. A rank runs the first pass of `urgent` that may run, or else the oldest waiting
- * weight gradient. Forwards on chunk a must leave room for forwards on chunk b: on rank r, at most
- * `most` - 1 - `back` - `slope` r / 24 microbatches are between forward and input gradient of chunk
- * a. From microbatch `thirds` p / 3 on, a rank starts a forward on chunk a one slot after the rank
- * above has finished it. */
+/* A priority rule. A rank runs the first pass in the list `urgent` that may run; if none may run,
+ * it runs its oldest waiting weight gradient. Forwards on chunk a must leave room for forwards on
+ * chunk b: on rank r, at most `most` - 1 - `back` - `slope` r / 24 microbatches may be between
+ * their forward and their input gradient of chunk a. From microbatch `thirds` p / 3 on, a rank
+ * starts a forward on chunk a one slot after the previous rank has finished it. */
 struct way {
   uint8_t urgent[N_PASS];
   uint8_t back, slope, thirds;
@@ -32,10 +34,10 @@ struct way {
 
 #define NEVER UINT8_MAX
 
-/* The rules that a search kept: it tried every order of `urgent` with a grid of values for `back`,
- * `slope` and `thirds`, on 2 to 64 ranks. Rules without waiting need the fewest slots. The others
- * need slightly more slots, but lose less time if gradients take longer than forwards, because a
- * late rank does not immediately delay the next one. */
+/* The priority rules that a search selected. The search tried every order of `urgent` with a grid
+ * of values for `back`, `slope` and `thirds`, on 2 to 64 ranks. Rules in which passes do not wait
+ * need the fewest slots. The other rules need slightly more slots, but lose less time if gradients
+ * take longer than forwards, because a late rank does not immediately delay the next rank. */
 static const struct way ways[] = {
   { { UP, GRADIENT_UP, DOWN, GRADIENT_DOWN }, 0, 12, NEVER },
   { { UP, DOWN, GRADIENT_UP, GRADIENT_DOWN }, 0, 12, 3 },
@@ -46,26 +48,30 @@ static const struct way ways[] = {
 
 struct rank {
   struct weft_cell *cell;
-  uint32_t n;       /* cells so far */
-  uint32_t weight;  /* first cell whose weight gradient may be waiting */
-  uint32_t waiting; /* waiting weight gradients */
-  uint32_t room;    /* the most that `down` may become */
-  uint32_t down;    /* microbatches whose forward on chunk a has run, but not its input gradient */
-  uint32_t halves;  /* kept activations, counted in halves: an input gradient frees one half, a
-                     * weight gradient the other */
+  uint32_t n;       /* number of cells written so far */
+  uint32_t weight;  /* first cell of the row whose weight gradient may still wait */
+  uint32_t waiting; /* number of weight gradients that wait */
+  uint32_t room;    /* largest value that `down` may reach */
+  /* microbatches whose forward on chunk a has run on the rank, but not their input gradient */
+  uint32_t down;
+  /* activations that the rank keeps, counted in halves: an input gradient frees one half of an
+   * activation, a weight gradient the other half */
+  uint32_t halves;
   enum pass now;
 };
 
 struct search {
   const struct weft_v_spec *spec;
-  uint32_t n_ranks, n_micro, unpaced; /* unpaced: microbatches before the first that waits one
-                                       * slot on each rank (struct way) */
-  uint32_t *done, *earlier;           /* microbatches done, by place(): now, and one slot earlier */
+  /* unpaced: number of microbatches before the first microbatch that waits one slot on each rank
+   * (struct way) */
+  uint32_t n_ranks, n_micro, unpaced;
+  /* number of microbatches done at each place(), now and one slot earlier */
+  uint32_t *done, *earlier;
   struct rank *rank;
 };
 
-/* Index of a place, in the order in which a microbatch visits the places. UP passes begin at the
- * last rank. */
+/* Index of a pass on a rank, in the order in which a microbatch visits passes and ranks. UP passes
+ * begin at the last rank. */
 static uint32_t
 place (const struct search *s, enum pass pass, uint32_t rank)
 {
@@ -80,8 +86,8 @@ has_come (const struct search *s, enum pass pass, uint32_t at)
   return (at ? done[at - 1] : s->n_micro) > s->done[at];
 }
 
-/* Whether a pass may run now. Forwards on chunk a leave room for one forward on chunk b; otherwise
- * no rank could continue. */
+/* Whether a rank may run a pass now. Forwards on chunk a leave room for the activations of one
+ * forward on chunk b; otherwise no rank could continue. */
 static gboolean
 may_run (const struct search *s, enum pass pass, uint32_t rank)
 {
@@ -149,7 +155,8 @@ start (struct search *s, const struct way *way)
   }
 }
 
-/* Runs one rule, slot by slot. In every slot all ranks choose by the state before the slot. */
+/* Runs the pipeline by one priority rule, slot by slot. In every slot each rank chooses its pass by
+ * the state before the slot. */
 static void
 run (struct search *s, const struct way *way)
 {
@@ -168,8 +175,8 @@ run (struct search *s, const struct way *way)
   }
 }
 
-/* The grid of one rule for `n_micro` microbatches, without the additional ranks of the search
- * (n_more). */
+/* The grid that one priority rule makes for `n_micro` microbatches, without the ranks that the
+ * search adds (n_more). */
 static weft_grid *
 try_way (const struct weft_v_spec *spec, const struct way *way, uint32_t n_micro)
 {
@@ -197,8 +204,9 @@ try_way (const struct weft_v_spec *spec, const struct way *way, uint32_t n_micro
   return grid;
 }
 
-/* The score of a grid; lower is better. The slots above `enough` count first, then the time if
- * input gradients take 1.5 times as long as the other passes, as they do with attention. */
+/* The score of a grid; a lower score is better. First it counts the idle slots above `enough`.
+ * Grids with equal slots are ordered by their time if input gradients take 1.5 times as long as the
+ * other passes, as with attention. */
 static double
 score (const weft_grid *grid, uint32_t enough)
 {
@@ -209,8 +217,9 @@ score (const weft_grid *grid, uint32_t enough)
   return MAX (slots - CELLS * grid->n_micro - enough, 0) + uneven / (uneven + work);
 }
 
-/* Returns the grid of the priority rule with the lowest score. The rules are compared on at most
- * 2p + 4 microbatches, which fill and drain the pipeline: with more, the middle part repeats. */
+/* Returns the grid of the priority rule with the lowest score. The rules are compared on at most 2p
+ * + 4 microbatches, which is enough to fill and drain a pipeline of p ranks; more microbatches only
+ * repeat the middle part. */
 weft_grid *
 weft_search_v (const struct weft_v_spec *spec)
 {

@@ -6,15 +6,16 @@
  * 2024, "DeepSeek-V3 Technical Report"; DualPipeV is one half of it, folded. */
 #include "core/schedule/order.h"
 
-/* Writes the cells of one rank. Patterns consist of F, I, B and the letter of a chunk: "Fa" is the
- * next forward of chunk a, "Fa&Bb" a forward and a backward that run together, "w" the oldest
- * waiting weight gradient. Cells beyond the last microbatch are left out. */
+/* Writes the cells of one rank from a pattern. A pattern consists of F, I, B and the letter of a
+ * chunk: "Fa" is the next forward of chunk a, "Fa&Bb" a forward and a backward that run together,
+ * "w" the oldest weight gradient that waits. Cells beyond the last microbatch are left out. */
 struct writer {
   GArray *row;
-  uint32_t n_micro;           /* microbatches of a chunk */
-  uint32_t chunk[2], base[2]; /* by letter (0: a, 1: b): chunk, first microbatch */
+  uint32_t n_micro;           /* number of microbatches that run on a chunk */
+  /* for each chunk (0: a, 1: b): its number, and its first microbatch */
+  uint32_t chunk[2], base[2];
   uint32_t n_forward[2], n_backward[2];
-  GQueue waiting; /* waiting weight gradients: microbatch * 2 + letter (0: a, 1: b) */
+  GQueue waiting; /* weight gradients that wait: microbatch * 2 + chunk (0: a, 1: b) */
 };
 
 static void
@@ -73,7 +74,8 @@ start (GArray *row, uint32_t n_micro)
 
 /* ------------------------------------------------------------------ one chunk */
 
-/* Writes 1F1B with `warm` warm-up forwards and at most `most` waiting weight gradients. */
+/* Writes the cells of a rank in 1F1B order with split backward: `warm` warm-up forwards, and at
+ * most `most` weight gradients that wait. */
 static void
 zero_bubble (struct writer *w, uint32_t warm, uint32_t most)
 {
@@ -83,7 +85,8 @@ zero_bubble (struct writer *w, uint32_t warm, uint32_t most)
   repeat (w, g_queue_get_length (&w->waiting), "w");
 }
 
-/* Fills all rows, with `ahead` warm-up forwards for each later rank: 1 as in 1F1B, or 2. */
+/* Fills the rows of all ranks. The number of warm-up forwards of a rank is `ahead` times the number
+ * of later ranks: `ahead` is 1, as in 1F1B, or 2. */
 static void
 fill_zero_bubble (const weft_grid *grid, GArray **row, uint32_t ahead)
 {
@@ -119,10 +122,10 @@ put_found (const struct weft_v_spec *spec, GArray **row)
 }
 
 /* Lower bound of the idle slots of a rank in a V-shaped schedule, for p ranks and m microbatches.
- * Before its first backward a rank waits for the forward of microbatch 0 through chunk 0 of all
- * ranks, its forward through chunk 1 in the opposite order, and its backward through chunk 1 of the
- * ranks before; after its last backward a rank waits for the backward through chunk 0 of the ranks
- * before. */
+ * Before its first backward, a rank waits for the forward of microbatch 0 through chunk 0 of all
+ * ranks, for its forward through chunk 1 in the opposite order, and for its backward through chunk
+ * 1 of the previous ranks. After its last backward, a rank waits for the backward through chunk 0
+ * of the previous ranks. */
 static uint32_t
 least_idle (uint32_t p, uint32_t m)
 {
@@ -132,10 +135,11 @@ least_idle (uint32_t p, uint32_t m)
   return MAX (full, MAX (few, fewest));
 }
 
-/* A microbatch passes down through chunks a and up through chunks b. A rank warms up with forwards
- * on chunk a until microbatch 0 returns on chunk b, then with forwards on both chunks until the
- * first gradient arrives. After that, every six slots contain the whole work of one microbatch on
- * both chunks. With too few microbatches for that, a search finds a shorter order. */
+/* A microbatch passes down the ranks through chunks a and up through chunks b. A rank warms up with
+ * forwards on chunk a until microbatch 0 returns on chunk b, then with forwards on both chunks
+ * until the first gradient arrives. After the warm-up, every six slots contain the whole work of
+ * one microbatch on both chunks. If there are too few microbatches for this pattern, a search finds
+ * a shorter order. */
 void
 weft_order_zb_v (const weft_grid *grid, const struct weft_grid_spec *spec, GArray **row)
 {
@@ -163,8 +167,8 @@ weft_order_zb_v (const weft_grid *grid, const struct weft_grid_spec *spec, GArra
 
 /* V-Half: a rank keeps half as many activations as with 1F1B. A strictly periodic order with this
  * memory has 7/12 of the bubble of 1F1B; the order that weft_search_v() finds has half of the
- * bubble. With an even number of ranks, forwards on their way down and up the V need the same
- * slots, so the search then uses one more rank. */
+ * bubble. With an even number of ranks, the forwards of chunk a and those of chunk b need the same
+ * slots, so the search then adds one rank. */
 void
 weft_order_v_half (const weft_grid *grid, const struct weft_grid_spec *spec, GArray **row)
 {
@@ -179,10 +183,10 @@ weft_order_v_half (const weft_grid *grid, const struct weft_grid_spec *spec, GAr
              row);
 }
 
-/* In a periodic order a microbatch begins every PERIOD slots. `first` has the slots of microbatch 0
- * on a rank for its four passes Fa, Fb, Ib and Ia; weight gradients use the remaining slots. The
- * slots of the passes determine how long an activation is kept, and so how many activations a rank
- * keeps. */
+/* In a periodic order a microbatch begins every PERIOD slots. `first` contains the slots of
+ * microbatch 0 on a rank for its four passes Fa, Fb, Ib and Ia; weight gradients use the remaining
+ * slots. The slots of the passes determine how long an activation is kept, and therefore how many
+ * activations a rank keeps. */
 enum { PERIOD = 6, N_PASS = 4 };
 
 static const char *
@@ -212,8 +216,9 @@ put_by_slot (GArray *row, uint32_t n_micro, const uint32_t first[N_PASS])
 }
 
 /* V-Min: a microbatch passes from rank to rank without delay, so that activations are kept as short
- * as possible. If p is a multiple of 3, two passes would need the same slot. A microbatch then
- * waits two slots on rank p - 1 between Fa and Fb, and two slots between Ib and Ia. */
+ * as possible. If the number of ranks p is a multiple of 3, two passes would need the same slot. A
+ * microbatch then waits two slots on rank p - 1 between Fa and Fb, and two slots between Ib and
+ * Ia. */
 void
 weft_order_v_min (const weft_grid *grid, const struct weft_grid_spec *spec, GArray **row)
 {
@@ -228,9 +233,10 @@ weft_order_v_min (const weft_grid *grid, const struct weft_grid_spec *spec, GArr
 
 /* ------------------------------------------------------------------ from both ends */
 
-/* Writes the cells of a rank of DualPipe. `depth` ranks lie between an end of the pipeline and its
- * middle; `near` of them are closer to the end than this rank. Chunk a runs microbatches that enter
- * at this end, chunk b those that come from the middle. */
+/* Writes the cells of a rank of DualPipe. `depth`: number of ranks between an end of the pipeline
+ * and its middle; `near`: number of these ranks that are closer to the end than this rank. Chunk a
+ * runs the microbatches that enter the pipeline at this end, chunk b those that enter at the other
+ * end. */
 static void
 dual (struct writer *w, uint32_t depth, uint32_t near)
 {
@@ -239,8 +245,8 @@ dual (struct writer *w, uint32_t depth, uint32_t near)
   repeat (w, 2 * far, "Fa");
   repeat (w, near + 1, "FaFb");
   repeat (w, far, "IbwFb");
-  repeat (w, far == 0, "FaBbFb&Ba"); /* the middle rank has nothing to overlap with the first
-                                        forward */
+  /* the middle rank has no backward that could overlap with the first forward */
+  repeat (w, far == 0, "FaBbFb&Ba");
   repeat (w, both - (far == 0), "Fa&BbFb&Ba");
   repeat (w, far, "BbFb&Ba");
   for (uint32_t i = 0; i < 2 * (near + 1); i++)

@@ -8,7 +8,7 @@
 #include <dlfcn.h>
 #include <string.h>
 
-/*   name        returns, parameters, arguments */
+/* Columns: name of the function, type of the return value, parameters, arguments. */
 #define CALL_LIST(X)                                                                               \
   X (link, uint32_t, (double bytes_per_s), (bytes_per_s))                                          \
   X (flow, void,                                                                                   \
@@ -33,7 +33,7 @@ struct calls {
 #undef CALL
 };
 
-/* Written once, by load(). */
+/* The functions of the loaded module. load() writes this table once. */
 static struct calls bridge;
 
 /* Copies the address through memory: C has no cast from an object pointer to a function pointer. */

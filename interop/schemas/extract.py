@@ -2,6 +2,10 @@
 """Prints the keys that a release of other software accepts, as rows of an X-list.
 
     git show core_v0.13.0:megatron/training/arguments.py | extract.py argparse > megatron_lm.def
+    git show v0.2.2:torchtitan/config/job_config.py | extract.py JobConfig > torchtitan.def
+
+The argument is `argparse`, for calls of add_argument(), or the name of a dataclass, whose members
+are dataclasses of the same file.
 
 The source is parsed and not executed: neither the software nor its dependencies are needed.
 """
@@ -75,5 +79,42 @@ def print_arguments(tree):
         argument_row(call)
 
 
+def words_of(annotation):
+    """The names and the choices of a type: int | None, Literal["a", "b"], list[str]."""
+    names = [n.id for n in ast.walk(annotation) if isinstance(n, ast.Name)]
+    choices = []
+    for node in ast.walk(annotation):
+        if isinstance(node, ast.Subscript) and getattr(node.value, "id", "") == "Literal":
+            choices += [text_of(literal(c)) for c in getattr(node.slice, "elts", [node.slice])]
+    return names, choices
+
+
+def default_of(value):
+    """The default of a member; field(default_factory=list) is an empty list."""
+    if not (isinstance(value, ast.Call) and ast.unparse(value.func) == "field"):
+        return literal(value)
+    factory = next((k.value for k in value.keywords if k.arg == "default_factory"), None)
+    return literal(factory.body) if isinstance(factory, ast.Lambda) else None
+
+
+def print_members(classes, name, prefix):
+    for member in classes[name].body:
+        if not isinstance(member, ast.AnnAssign):
+            continue
+        key, (names, choices) = prefix + member.target.id, words_of(member.annotation)
+        if names[0] in classes:
+            print_members(classes, names[0], key + ".")
+            continue
+        kind = next((KIND[n] for n in ("float", "bool", "int") if n in names), "TEXT")
+        print_row("ARG", [quoted(key), kind, "MANY" if "list" in names else "ONE",
+                          quoted(text_of(default_of(member.value))), quoted(key),
+                          quoted(" ".join(choices))])
+
+
 if __name__ == "__main__":
-    {"argparse": print_arguments}[sys.argv[1]](ast.parse(sys.stdin.read()))
+    source = ast.parse(sys.stdin.read())
+    if sys.argv[1] == "argparse":
+        print_arguments(source)
+    else:
+        print_members({n.name: n for n in source.body if isinstance(n, ast.ClassDef)},
+                      sys.argv[1], "")

@@ -255,6 +255,13 @@ add_own (GPtrArray *words, GRand *rand, const struct surface_command *c)
   add_pair (words, rand, flag->name, value);
 }
 
+/* Whether a command searches strategies. */
+static gboolean
+searches (const struct surface_command *c)
+{
+  return g_str_equal (c->name, "plan") || g_str_equal (c->name, "size");
+}
+
 /* Adds --model with a small model. Commands that neither train, search nor measure sometimes get
  * a model of any size. */
 static void
@@ -262,7 +269,7 @@ add_model (GPtrArray *words, GRand *rand, const struct surface_command *c)
 {
   g_auto (GStrv) names = weft_data_names ("models", ".json");
   const char *name = names[g_rand_int_range (rand, 0, (gint32) g_strv_length (names))];
-  gboolean large = strcmp (c->name, "train") && strcmp (c->name, "plan") &&
+  gboolean large = strcmp (c->name, "train") && !searches (c) &&
                    strcmp (c->name, "measure") && attack_one_in (rand, 4);
 
   while (!large && !g_str_has_suffix (name, "-nano"))
@@ -417,8 +424,10 @@ surface_line (const surface *s, GRand *rand)
     add (words, "--source=megreadme"), add (words, "--rounds=0");
   if (g_str_equal (c->name, "train") && !attack_one_in (rand, 8))
     add (words, "--data=data.txt"), add (words, "--steps=2");
-  if (g_str_equal (c->name, "plan") && !attack_one_in (rand, 8))
+  if (searches (c) && !attack_one_in (rand, 8))
     add (words, "--finalists=1");
+  if (g_str_equal (c->name, "size"))
+    add (words, "--most-gpus=16"), add (words, "--sizes=%d", 1 << g_rand_int_range (rand, 0, 5));
   if (attack_one_in (rand, 10))
     spoil (words, rand);
   g_ptr_array_add (words, NULL);

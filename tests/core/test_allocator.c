@@ -147,7 +147,7 @@ converted_weights_are_in_use_for_one_op (void **state)
                       "distributed_config=fsdp2 live_memory=1 allocator_block=1 ";
 
   (void) state;
-  assert_true (run (words, "permanent_fp8_weights=0").peak < run (words, "").peak);
+  assert_true (run (words, "fp8_weight_lifetime=0").peak < run (words, "").peak);
 }
 
 /* Returns the bytes that the allocator reserves on a GPU without other memory in use. */
@@ -254,6 +254,38 @@ a_plan_counts_blocks_instead_of_an_arena (void **state)
                         role->peak_bytes);
 }
 
+/* Bytes of fp8 codes of the weights that the program converts in one microbatch. */
+static double
+converted_bytes (const weft_program *p)
+{
+  double bytes = 0;
+
+  for (uint32_t i = 0; i < p->n_param; i++)
+    if (p->param[i].layer != WEFT_NO_LAYER && p->param[i].columns > 1)
+      bytes += (double) (p->param[i].rows * p->param[i].columns);
+  return bytes;
+}
+
+/* With fp8_weight_lifetime = 2 the codes of all weights and their transposed copies exist during
+ * the whole step, but not if weights are sharded. With fp8_weight_lifetime = 3 the bytes of 16-bit
+ * weights hold the codes, so converted copies take no bytes. */
+static void
+converted_weights_are_kept_for_a_step (void **state)
+{
+  const char *words = "model=llama-nano num_layers=8 topology=dgx-h100 precision=fp8 gpus=2 "
+                      "global_batch_size=8 live_memory=1 allocator_block=1 ";
+  const char *sharded = "distributed_config=fsdp2 ";
+  g_autofree char *fsdp2 = g_strconcat (words, sharded, NULL);
+  g_autoptr (weft_plan) plan = weft_test_plan ("%s", words);
+
+  (void) state;
+  double kept = run (words, "fp8_weight_lifetime=2").permanent;
+  assert_true (kept - run (words, "").permanent == 2 * converted_bytes (plan->role[0]));
+  assert_true (run (words, "fp8_weight_lifetime=3").permanent == run (words, "").permanent);
+  assert_true (run (words, "fp8_weight_lifetime=3").peak < run (words, "").peak);
+  assert_true (run (fsdp2, "fp8_weight_lifetime=2").peak == run (fsdp2, "").peak);
+}
+
 static const struct CMUnitTest tests[] = {
   cmocka_unit_test (a_plan_counts_blocks_instead_of_an_arena),
   cmocka_unit_test (blocks_in_use_are_live_buffers),
@@ -263,6 +295,7 @@ static const struct CMUnitTest tests[] = {
   cmocka_unit_test (the_loss_copies_logits_unless_it_is_fused),
   cmocka_unit_test (gradients_in_two_precisions),
   cmocka_unit_test (converted_weights_are_in_use_for_one_op),
+  cmocka_unit_test (converted_weights_are_kept_for_a_step),
   cmocka_unit_test (flat_tensors_of_the_update_have_their_own_blocks),
   cmocka_unit_test (buckets_copy_gradients_for_their_reduction),
   cmocka_unit_test (shards_exist_in_two_precisions),

@@ -267,6 +267,52 @@ parts_of_ranks_are_copied_one_by_one (void **state)
   }
 }
 
+/* Whether an op writes the fp8 codes of a weight, or their transposed copy. */
+static gboolean
+writes_converted_weight (const weft_program *p, uint32_t op)
+{
+  for (uint32_t u = p->op[op].uses; u < p->op[op + 1].uses; u++)
+    if (p->uses[u].write && p->uses[u].buf != WEFT_NO_BUF) {
+      const struct weft_buf *b = &p->buf[weft_buf_owner (p, p->uses[u].buf)];
+      if (b->kind == WEFT_BUF_WEIGHTS && b->dtype == WEFT_FP8 && !b->permanent)
+        return TRUE;
+    }
+  return FALSE;
+}
+
+/* With fp8_weight_lifetime = 2, conversions of weights take no time and no launch from the second
+ * of four microbatches on; with fp8_weight_lifetime = 3, also in the first. All other ops cost what
+ * they cost with fp8_weight_lifetime = 1. */
+static void
+weights_kept_in_fp8_are_converted_in_the_first_microbatch (void **state)
+{
+  static const char *const recipe[] = { "delayed", "tensorwise", "blockwise", "mxfp8" };
+
+  (void) state;
+  for (unsigned i = 0; i < 2 * G_N_ELEMENTS (recipe); i++) {
+    int from_micro = i % 2 == 0;
+    const char *words = "model=llama-nano topology=dgx-b200 precision=fp8 gpus=1 "
+                        "global_batch_size=4 fp8_recipe=";
+    g_autoptr (weft_plan) again = weft_test_plan ("%s%s", words, recipe[i / 2]);
+    g_autoptr (weft_plan) once =
+        weft_test_plan ("%s%s fp8_weight_lifetime=%d", words, recipe[i / 2], 3 - from_micro);
+    const weft_program *p = again->role[0];
+    uint32_t n_omitted = 0;
+
+    for (uint32_t op = 0; op < p->n_op; op++) {
+      gboolean omitted = p->op[op].micro >= from_micro && writes_converted_weight (p, op);
+      if (p->op[op].kind != WEFT_OP_RELEASE)
+        assert_true (once->seconds[0][op] == (omitted ? 0 : again->seconds[0][op]));
+      n_omitted += omitted;
+    }
+    g_autoptr (weft_host) all = weft_host_new (again, 0, FALSE);
+    g_autoptr (weft_host) fewer = weft_host_new (once, 0, FALSE);
+    assert_true (n_omitted >= 3 * 4);
+    assert_true (all->launches - fewer->launches >
+                 n_omitted * again->job.stack.launch_seconds * 0.99);
+  }
+}
+
 /* With batch_p2p_sync, the host waits for each receive, so the next kernel begins one launch time
  * after the data have arrived. Without batch_p2p_sync, the next kernel begins at once. */
 static void
@@ -515,6 +561,7 @@ launches_make_no_job_quicker (void **state)
 }
 
 static const struct CMUnitTest tests[] = {
+  cmocka_unit_test (weights_kept_in_fp8_are_converted_in_the_first_microbatch),
   cmocka_unit_test (a_chain_of_tiny_kernels_costs_their_launches),
   cmocka_unit_test (what_was_measured_stands_in_front_of_the_stack),
   cmocka_unit_test (the_framework_takes_time_around_each_launch),

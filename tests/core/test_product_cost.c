@@ -68,6 +68,39 @@ whole_waves_of_whole_tiles_are_paid (void **state)
   }
 }
 
+/* The prologue and the epilogue of a tile take the same time for all dtypes. With k_half = 200 for
+ * bf16, they take the time of 400 elements of the inner dimension if fp8 has twice the rate of
+ * bf16, and of 100 elements if fp32 has half of the rate of bf16. */
+static void
+the_overhead_of_a_tile_does_not_depend_on_the_dtype (void **state)
+{
+  static const struct {
+    enum weft_op_kind kind;
+    enum weft_dtype dtype;
+    double rate; /* relative to bf16 */
+  } row[] = {
+    { WEFT_OP_MATMUL, WEFT_BF16, 1 },
+    { WEFT_OP_MATMUL, WEFT_FP16, 1 },
+    { WEFT_OP_FP8_MATMUL, WEFT_FP8, 2 },
+    { WEFT_OP_MATMUL, WEFT_FP32, 0.5 },
+  };
+  struct desk d;
+
+  (void) state;
+  set_up (&d);
+  d.job.stack.matmul_k_half = 200;
+  d.cluster.f.gpu_fp8 = 2 * d.cluster.f.gpu_bf16;
+  d.cluster.f.gpu_fp32 = d.cluster.f.gpu_bf16 / 2;
+  for (unsigned i = 0; i < G_N_ELEMENTS (row); i++) {
+    struct weft_shape s = product (200, 1000, 5000);
+    s.dtype = row[i].dtype;
+    assert_near (work (&d, row[i].kind, &s),
+                 tile_seconds (5000) / row[i].rate + tile_seconds (200));
+    assert_near (weft_cost_split (&d.cost, row[i].kind, &s).depth,
+                 5000 / (5000 + 200 * row[i].rate));
+  }
+}
+
 /* Under the power limit, matmuls of each dtype reach the share gpu_DTYPE_sustained of the best rate
  * of this dtype. bf16 attention has the share of bf16 matmuls. */
 static void
@@ -710,6 +743,7 @@ scales_of_rows_are_found_twice (void **state)
 }
 
 static const struct CMUnitTest tests[] = {
+  cmocka_unit_test (the_overhead_of_a_tile_does_not_depend_on_the_dtype),
   cmocka_unit_test (parts_of_ring_attention_have_a_share_of_their_own),
   cmocka_unit_test (scales_of_rows_are_found_twice),
   cmocka_unit_test (whole_waves_of_whole_tiles_are_paid),

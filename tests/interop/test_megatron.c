@@ -16,7 +16,7 @@ imported (const char *text, const char *setting)
 {
   g_autoptr (GError) error = NULL;
   g_autoptr (weft_interop_result) in =
-      weft_import (&weft_megatron_lm, text, "train.sh", FALSE, &error);
+      weft_import (&weft_megatron_lm, text, "train.sh", 0, FALSE, &error);
   g_auto (GStrv) defaults = weft_texts_defaults ();
 
   if (!in)
@@ -42,7 +42,7 @@ assert_refused (const char *text, const char *part)
 {
   g_autoptr (GError) error = NULL;
   g_autoptr (weft_interop_result) in =
-      weft_import (&weft_megatron_lm, text, "train.sh", FALSE, &error);
+      weft_import (&weft_megatron_lm, text, "train.sh", 0, FALSE, &error);
 
   if (in)
     fail_msg ("%s: accepted, wanted \"%s\"", text, part);

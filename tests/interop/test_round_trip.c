@@ -4,14 +4,25 @@
 #include "tests/runner/runner.h"
 #include <string.h>
 
-enum { N_JOB = 150 };
+enum { N_JOB = 150, N_TARGET = 8 };
+
+/* A model that software with named models has, in place of the drawn one. */
+static const char known_model[] =
+    " model=qwen3-0.6b num_layers=28 hidden_size=1024 ffn_hidden_size=3072 num_attention_heads=16"
+    " num_query_groups=8 kv_channels=128 vocab_size=151936 seq_length=4096 activation=swiglu"
+    " normalization=rmsnorm position_embedding_type=rope share_embeddings_and_output_weights=true"
+    " add_bias_linear=false add_qkv_bias=false qk_layernorm=true norm_epsilon=1e-6"
+    " rotary_base=1e6 residual=sequential norm_placement=pre embedding_layernorm=false"
+    " embedding_multiplier=1 attn_logit_softcapping=0 final_logit_softcapping=0"
+    " query_pre_attn_scalar=0 num_moe_experts=0 sliding_window=0";
 
 /* A legal random job of GPUs. */
 static char *
 draw (GRand *rand, struct weft_job *job)
 {
   for (;;) {
-    g_autofree char *words = weft_random_job (rand);
+    g_autofree char *drawn = weft_random_job (rand);
+    g_autofree char *words = g_strconcat (drawn, g_rand_boolean (rand) ? "" : known_model, NULL);
     if (weft_test_job (words, job, NULL) && !strstr (words, "topology=cpu"))
       return g_steal_pointer (&words);
   }
@@ -45,8 +56,8 @@ assert_same (const weft_interop_result *out, const struct weft_job *job, const c
     const struct weft_interop_line *line = out->lines->pdata[i];
     const char *there = texts[weft_texts_find (line->ours)];
     if (line->state != WEFT_EXPORT_OWN && strcmp (line->value, there) != 0)
-      fail_msg ("%s: %s: %s: %s was exported as %s and imported as %s", words, out->target->name,
-                line->ours, weft_export_state_words[line->state], line->value, there);
+      fail_msg ("%s: %s: %s was exported as %s and imported as %s: %s", out->target->name,
+                line->ours, weft_export_state_words[line->state], line->value, there, words);
   }
 }
 
@@ -57,7 +68,7 @@ export_job (const struct weft_target *target, const struct weft_job *job, const 
   weft_interop_result *out = weft_export (target, job, &error);
 
   if (!out)
-    fail_msg ("%s: %s: %s", words, target->name, error->message);
+    fail_msg ("%s: %s: %s", target->name, error->message, words);
   return out;
 }
 
@@ -76,9 +87,10 @@ adapt (const weft_interop_result *out, struct weft_job *job)
     const struct weft_interop_line *line = out->lines->pdata[i];
     if (line->state == WEFT_EXPORT_NOT && !line->there)
       return FALSE;
-    if (line->state != WEFT_EXPORT_NOT)
+    if (!line->there ||
+        weft_texts_field ((unsigned) weft_texts_find (line->ours), &section)->type ==
+            WEFT_TYPE_TEXT)
       continue;
-    weft_texts_field ((unsigned) weft_texts_find (line->ours), &section);
     weft_settings_add (settings, section, line->ours, line->there, "there");
   }
   return weft_job_build (settings, job, NULL);
@@ -90,17 +102,35 @@ goes_round (const struct weft_target *target, const struct weft_job *job, const 
 {
   g_autoptr (weft_interop_result) out = export_job (target, job, words);
   g_autoptr (GError) error = NULL;
-  g_autoptr (weft_interop_result) in = weft_import (target, out->text, "text", FALSE, &error);
+  g_autoptr (weft_interop_result) in =
+      weft_import (target, out->text, "text", job->cluster.n_gpus, FALSE, &error);
   struct weft_job back;
 
   if (!in)
-    fail_msg ("%s: %s: %s\n%s", words, target->name, error->message, out->text);
-  assert_int_equal (in->needed->len, 0);
+    fail_msg ("%s: %s\n%s\n%s", target->name, error->message, out->text, words);
   if (out->n_not)
     return FALSE;
+  assert_int_equal (in->needed->len, 0);
   build (in->settings, job, &back, words);
   assert_same (out, &back, words);
   return TRUE;
+}
+
+/* Whether a job comes back, at the latest when it has twice taken over what the software does
+ * otherwise: settings depend on others. */
+static gboolean
+comes_back (const struct weft_target *target, const struct weft_job *job, const char *words)
+{
+  struct weft_job other = *job;
+
+  for (unsigned i = 0; i < 3; i++) {
+    g_autoptr (weft_interop_result) out = export_job (target, &other, words);
+    if (goes_round (target, &other, words))
+      return TRUE;
+    if (!adapt (out, &other))
+      return FALSE;
+  }
+  return FALSE;
 }
 
 /* Random jobs, and what becomes of them when they take over what a software does otherwise. */
@@ -108,21 +138,20 @@ static void
 random_jobs_come_back (void **state)
 {
   GRand *rand = g_rand_new_with_seed (20261124);
-  unsigned whole = 0, adapted = 0;
+  unsigned whole[N_TARGET] = { 0 };
 
   (void) state;
   for (unsigned i = 0; i < N_JOB; i++) {
     struct weft_job job;
     g_autofree char *words = draw (rand, &job);
     for (unsigned t = 0; weft_targets[t]; t++) {
-      struct weft_job other = job;
-      g_autoptr (weft_interop_result) out = export_job (weft_targets[t], &job, words);
-      whole += goes_round (weft_targets[t], &job, words);
-      adapted += out->n_not && adapt (out, &other) && goes_round (weft_targets[t], &other, words);
+      whole[t] += comes_back (weft_targets[t], &job, words);
     }
   }
   g_rand_free (rand);
-  assert_true (whole + adapted > N_JOB / 2);
+  for (unsigned t = 0; weft_targets[t]; t++)
+    if (whole[t] < N_JOB / 10)
+      fail_msg ("%s: only %u of %d jobs", weft_targets[t]->name, whole[t], N_JOB);
 }
 
 static const struct CMUnitTest tests[] = {

@@ -407,6 +407,34 @@ a_fit_finds_the_constant_that_made_the_measurements (void **state)
   near_to (fit->time[WEFT_FIT_LEFT_OUT], fit->time[WEFT_FIT_PRIOR], 0.01);
 }
 
+/* The rows with 8 and 16 GPUs are a series, the row with another width is not. */
+static void
+a_thin_fit_takes_the_smallest_run_of_a_series (void **state)
+{
+  static const unsigned gpus[] = { 16, 8, 8 };
+  g_autoptr (GError) error = NULL;
+  g_autoptr (weft_assumptions) assumptions = weft_assumptions_load (NULL, &error);
+  g_autoptr (weft_constants) constants =
+      constants_of (*state, "[topology dgx-h100]\ngpu_bf16_sustained = 0.9 in 0.5..1\n", NULL);
+  g_autofree char *header = table_text (NULL, 0);
+  GString *text = g_string_new (header);
+
+  for (unsigned i = 0; i < G_N_ELEMENTS (gpus); i++)
+    g_string_append_printf (text,
+                            "mine-%u,a test,A,mine,m,,8,%u,16,16,4096,50304,1024,0,H100-80GB-SXM,"
+                            "%u,8,bf16,1,1,1,%u,1,,none,0,4,%u,none,,,0.5,,,,,\n",
+                            i, i < 2 ? 1024 : 2048, gpus[i], gpus[i], 4 * gpus[i]);
+  g_autoptr (weft_published) table = weft_published_parse (text->str, -1, "mine.csv", &error);
+  for (int thin = 0; thin < 2; thin++) {
+    const struct weft_fit_options options = { .executor = &weft_exec_clock, .jobs = 1,
+                                              .thin = thin };
+    g_autoptr (weft_fit) fit = weft_fit_new (table, assumptions, constants, &options, &error);
+    assert_non_null (fit);
+    assert_int_equal (fit->constant[0].n_time, thin ? 2 : 3);
+  }
+  g_string_free (text, TRUE);
+}
+
 #define IN_FOLDER(test)                                                                            \
   cmocka_unit_test_setup_teardown (test, weft_test_folder_make, weft_test_folder_remove)
 
@@ -422,6 +450,7 @@ static const struct CMUnitTest tests[] = {
   cmocka_unit_test (a_plan_that_is_priced_again_equals_a_new_plan),
   cmocka_unit_test (workers_give_results_in_the_order_of_the_tasks),
   IN_FOLDER (a_fit_finds_the_constant_that_made_the_measurements),
+  IN_FOLDER (a_thin_fit_takes_the_smallest_run_of_a_series),
 };
 
 WEFT_TESTS (tests)

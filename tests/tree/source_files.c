@@ -14,7 +14,7 @@ source_is_code (const char *path)
 static gboolean
 is_source (const char *path)
 {
-  static const char *const data[] = { "models/", "stacks/", "tests/", "topologies/",
+  static const char *const data[] = { "models/", "sites/", "stacks/", "tests/", "topologies/",
                                       "validation/" };
   static const char *const names[] = {
     ".cuh", ".def", ".md", "CMakeLists.txt", "CMakePresets.json", "weft", ".ci/run"
@@ -30,7 +30,7 @@ is_source (const char *path)
 }
 
 /* Adds the source files in `folder` and its subfolders. Leaves out built files, hidden files
- * (except .ci/) and inputs of fuzz targets. */
+ * (except .ci/), inputs of fuzz targets and the source of others. */
 static void
 collect (GPtrArray *paths, const char *folder)
 {
@@ -43,7 +43,7 @@ collect (GPtrArray *paths, const char *folder)
     g_autofree char *path = *folder ? g_build_filename (folder, name, NULL) : g_strdup (name);
     g_autofree char *here = g_build_filename (WEFT_SOURCE_DIR, path, NULL);
     if ((name[0] == '.' && !g_str_equal (name, ".ci")) || g_str_has_prefix (path, "build") ||
-        g_str_equal (path, "tests/fuzz/inputs"))
+        g_str_equal (path, "tests/fuzz/inputs") || g_str_equal (path, "interop/tomlc17"))
       continue;
     if (g_file_test (here, G_FILE_TEST_IS_DIR))
       collect (paths, path);

@@ -1,4 +1,5 @@
-/* Appends ops and buffers, and keeps the dependencies of the next ops. */
+/* Appends ops and buffers to the program, and stores the dependencies that the next ops will
+ * have. */
 #include "core/passes/emit/stream.h"
 #include <string.h>
 
@@ -51,8 +52,8 @@ append (struct weft_step *s, const struct weft_op *row, struct weft_shape shape,
   return op;
 }
 
-/* The first kernel after an exchange waits for the exchange; with batch_p2p_sync it waits for all
- * lanes. */
+/* Adds dependencies to the first kernel after a pipeline exchange. The kernel waits for the
+ * exchange; with batch_p2p_sync, it waits for all lanes. */
 static void
 end_exchange (struct weft_step *s)
 {
@@ -231,8 +232,8 @@ weft_layer_window (const struct weft_step *s)
   return window < s->model->seq_length ? (uint64_t) window : 0;
 }
 
-/* With chunked attention a token attends only within its chunk, so the chunk counts as a
- * sequence. */
+/* With chunked attention a token attends only to tokens of its chunk of the sequence. The shape
+ * therefore states each chunk as a separate sequence. */
 struct weft_shape
 weft_layer_attention_shape (const struct weft_step *s, uint64_t tokens, uint64_t heads,
                             uint64_t groups)

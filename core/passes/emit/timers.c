@@ -3,8 +3,8 @@
  * phase of level 1 begins with a barrier over all ranks. Names and levels of phases are those of
  * Megatron-Core (schedules.py, finalize_model_grads.py, optimizer.py, training.py).
  *
- * Each end of a phase is an op on lane gpu that waits for every lane; all ops after it, on any
- * lane, wait for that op. */
+ * Each end of a phase is an op on lane gpu. This op waits for the newest op of every lane, and all
+ * ops appended later, on any lane, wait for this op. */
 #include "core/passes/emit/stream.h"
 
 static gboolean
@@ -13,7 +13,7 @@ measures (const struct weft_step *s, int64_t level)
   return s->strategy->timers == WEFT_TIMERS_STANDARD && level <= s->strategy->timing_log_level;
 }
 
-/* torch.distributed.barrier: an all-reduce of one number over all ranks. */
+/* Appends an all-reduce of one number over all ranks, like torch.distributed.barrier(). */
 static void
 barrier (struct weft_step *s)
 {

@@ -1,4 +1,5 @@
-/* Attention of a layer, between its two linear maps: q/k norm, rotary positions, attention. */
+/* Attention of a transformer layer, between the qkv and the output projection: norms of queries and
+ * keys, rotary positions, attention. */
 #include "core/passes/layer/attention.h"
 
 static uint64_t
@@ -7,16 +8,16 @@ head_rows (const struct weft_step *s)
   return s->tokens * (s->width.heads + s->width.groups);
 }
 
-/* Whether there are fewer groups than tensor parallel ranks. In that case the rows of the qkv map
- * are cut into equal parts, and the cuts fall inside the keys and values of a group. Its outputs
- * are all-gathered, and each rank copies its own queries and the keys and values of the group that
- * it shares with other ranks. In backward the gradients are reduce-scattered (Megatron-Core
+/* Whether there are fewer key-value groups than tensor parallel ranks. The rows of the qkv weight
+ * are then cut into equal parts, and a cut may divide the keys and values of one group. The outputs
+ * are all-gathered. Each rank copies its own queries, and the keys and values of the group that it
+ * shares with other ranks. In backward the gradients are reduce-scattered (Megatron-Core
  * attention.py, get_query_key_value_tensors).
  *
- * Gradients of keys and values are sums over all queries of a group. In canonical order each rank
+ * Gradients of keys and values are sums over all queries of a group. In canonical order, each rank
  * that shares a group computes attention for the whole group, as a single rank does, and keeps its
- * own part of the output and of the gradient. Backward all-gathers the gradient of the output for
- * this purpose. */
+ * own part of the output and of the gradient. Before this, backward all-gathers the gradient of the
+ * attention output. */
 static gboolean
 shares_group (const struct weft_step *s)
 {
@@ -61,12 +62,14 @@ weft_heads_scatter (struct weft_step *s, uint32_t dqkv)
     return all;
   uint32_t mine = weft_tensor_reduce_scatter (s, all, "dqkv_heads");
   uint32_t sum = weft_build_last (s->b, WEFT_LANE_TP);
-  weft_next_kernel_waits_for (s, sum); /* products in pieces read views of `mine` */
+  /* matrix products computed in pieces read views of `mine`, so the next kernel needs an explicit
+   * dependency */
+  weft_next_kernel_waits_for (s, sum);
   return mine;
 }
 
-/* Ranks that share a group have computed attention for the whole group. Copies this rank's columns
- * of that output to saved->o. */
+/* Copies this rank's columns of the attention output to saved->o. Used if ranks that share a
+ * key-value group have computed attention for the whole group. */
 static void
 keep_own (struct weft_step *s, struct weft_saved *saved)
 {
@@ -122,9 +125,9 @@ prepare_heads (struct weft_step *s, struct weft_saved *saved)
     weft_emit (s, WEFT_OP_ROPE, "rope", rope_shape (s), WEFT_USES (WEFT_RW (saved->qkv)));
 }
 
-/* Hugging Face models check whether a batch of one sequence is packed: the host reads a number from
- * the GPU (transformers modeling_flash_attention_utils.py). patch_is_packed_sequence removes the
- * check. */
+/* Hugging Face models check whether a batch of one sequence is packed. For the check the host reads
+ * a number from the GPU (transformers modeling_flash_attention_utils.py). The setting
+ * patch_is_packed_sequence removes the check. */
 static void
 check_packing (struct weft_step *s)
 {
@@ -173,8 +176,9 @@ weft_layer_attention (struct weft_step *s, struct weft_saved *saved)
   keep_own (s, saved);
 }
 
-/* The gradients of the q and k norms are sums over all heads, so each tensor parallel rank has a
- * partial sum. norm.c treats partial sums over rows in the same way. */
+/* Appends the backward of the norms of queries and keys. The gradient of such a norm's weight is a
+ * sum over all heads, so each tensor parallel rank has a partial sum. These partial sums are added
+ * over the ranks like the partial sums over rows in norm.c. */
 static void
 head_norm_backward (struct weft_step *s, const struct weft_saved *saved, uint32_t dqkv)
 {

@@ -1,22 +1,21 @@
-/* enable_autocast: products run in another type than that of weights and of the residual stream
+/* With enable_autocast, matrix products have another dtype than the weights and the residual stream
  * (torch.autocast).
  *
- *   activations  the input of a product is converted after a norm. Activations between two products
- *                (queries to attention to proj, fc1 to activation to fc2) stay in the type of
- *                products. Outputs that are added to the residual stream are converted back.
- *                Backward converts gradients at the same places, in reverse
- *   weights      forward converts each weight at its first use in a microbatch, into one buffer
- *                that lives until the pass of that microbatch ends, like the cache of
- *                torch.autocast. Backward and recompute convert a weight each time that they read
- *                it
- *   the rest     norms, embedding and optimizer keep the type of weights. Biases are added in their
- *                own type, and weight gradients are summed in the type of gradients
+ *   activations  The input of a matrix product is converted after a norm. Activations between two
+ *                matrix products (queries to attention to proj, fc1 to activation to fc2) stay in
+ *                the dtype of matrix products. Outputs that are added to the residual stream are
+ *                converted back. Backward converts the gradients of all these tensors in reverse.
+ *   weights      Forward converts each weight at the first use in a microbatch, into one buffer
+ *                that lives until the forward pass of the microbatch ends, like the cache of
+ *                torch.autocast. Backward and recompute convert a weight at every read.
+ *   other        Norms, embedding and optimizer use the dtype of weights. Biases are added in the
+ *                dtype of biases, and weight gradients are summed in the dtype of gradients.
  *
- * precision = fp8 converts the operands of the linear maps of layers: inputs, output gradients and
- * weights are rounded to fp8 before each product. The output of the product is bf16. fp8_products.c
- * does this, and stores weights in the buffers of this file.
+ * precision = fp8 converts the operands of linear layers inside transformer layers: inputs, output
+ * gradients and weights are rounded to fp8 before each matrix product. The output is bf16.
+ * fp8_products.c appends these conversions, and stores weights in the buffers of this file.
  *
- * In all other jobs the types are equal, and the functions of this file append no ops. */
+ * In all other jobs the dtypes are equal, and the functions of this file append no ops. */
 #include "core/passes/layer/fp8_products.h"
 #include "core/job/loss.h"
 
@@ -34,7 +33,7 @@ weft_cast (struct weft_step *s, uint32_t buf, enum weft_dtype dtype, const char 
   return to;
 }
 
-/* Returns the type in which products read a weight. */
+/* Returns the dtype in which matrix products read a weight. */
 static enum weft_dtype
 read_dtype (const struct weft_step *s, uint32_t param)
 {
@@ -44,8 +43,8 @@ read_dtype (const struct weft_step *s, uint32_t param)
                                                                    : s->linear_dtype;
 }
 
-/* Whether a weight must be converted. Products read weights that are stored in fp8 without
- * conversion. */
+/* Whether a weight must be converted before matrix products read it. Weights that are stored in fp8
+ * are read without conversion. */
 static gboolean
 is_converted (const struct weft_step *s, uint32_t param)
 {
@@ -63,7 +62,8 @@ matrix_bytes (const struct weft_step *s, uint32_t param)
   return (bytes + WEFT_CAST_ALIGN - 1) / WEFT_CAST_ALIGN * WEFT_CAST_ALIGN;
 }
 
-/* Whether a weight is kept in the cache: matrices of layers, and the head. */
+/* Whether a converted weight is stored in the cache. TRUE for matrices of layers, and for the
+ * output layer. */
 static gboolean
 is_cached (const struct weft_step *s, uint32_t param)
 {
@@ -78,8 +78,8 @@ is_cached (const struct weft_step *s, uint32_t param)
   return row->chunk == s->at.chunk && row->columns > 1;
 }
 
-/* Returns a view of the place of a weight in the cache. The first weight of a pass creates the
- * cache. */
+/* Returns a view of the cache (buffer of converted weights) for one weight. The first call in a
+ * pass creates the cache. */
 static uint32_t
 cached (struct weft_step *s, uint32_t param)
 {
@@ -94,7 +94,7 @@ cached (struct weft_step *s, uint32_t param)
     s->at.layer = WEFT_NO_LAYER;
     s->layer->cast_cache =
         weft_step_buffer (s, WEFT_BUF_WEIGHTS, s->linear_dtype,
-                          all / weft_dtype_bytes (s->linear_dtype), "cast_weights");
+                          all / weft_dtype_bytes (s->linear_dtype), WEFT_CAST_WEIGHTS);
     s->at.layer = layer;
   }
   return weft_params_view (s, param, s->layer->cast_cache, at);
@@ -106,7 +106,7 @@ weft_cast_known (const struct weft_step *s, uint32_t param)
   return s->at.phase == WEFT_PHASE_FORWARD ? s->layer->cast_view[param] : WEFT_NO_BUF;
 }
 
-/* Returns a buffer for a converted weight outside the cache. */
+/* Returns a buffer for a converted weight that is not stored in the cache. */
 static uint32_t
 room_here (struct weft_step *s, uint32_t param)
 {

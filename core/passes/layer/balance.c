@@ -1,17 +1,19 @@
 /* moe_router_enable_expert_bias: balances experts without an auxiliary loss. Forward counts how
- * often each expert is chosen. When gradients are complete, one collective adds the counts of all
- * ranks of a stage for all layers, and each bias is raised or lowered by a fixed step (Megatron-
- * Core finalize_model_grads.py, _update_router_expert_bias). Biases are not parameters: they have
- * no gradient and no optimizer state. */
+ * often each expert is chosen. When gradients are complete, one collective adds the counts over all
+ * ranks of a stage, for all layers. Each expert's bias is then raised or lowered by a fixed step
+ * (Megatron-Core finalize_model_grads.py, _update_router_expert_bias). Biases are not parameters:
+ * they have no gradient and no optimizer state. */
 #include "core/passes/layer/moe.h"
 
-/* Counts and biases of all layers of the role, chunk by chunk. */
+/* Token counts and biases of the experts of all layers on this pipeline rank, one model chunk after
+ * the other. */
 struct weft_balance {
   uint64_t experts;
-  uint32_t n; /* layers with experts */
+  uint32_t n; /* number of MoE layers */
   uint32_t tally, bias;
-  uint32_t *tally_of, *bias_of; /* by slot: views, or WEFT_NO_BUF */
-  uint32_t *of_chunk;           /* by chunk: views of tally, or WEFT_NO_BUF */
+  /* by layer of this pipeline rank: views of tally and bias, or WEFT_NO_BUF */
+  uint32_t *tally_of, *bias_of;
+  uint32_t *of_chunk;           /* of_chunk: for each model chunk a view of tally, or WEFT_NO_BUF */
 };
 
 static uint32_t
@@ -22,7 +24,7 @@ view_of (struct weft_step *s, uint32_t base, uint64_t first, uint64_t layers, co
   return weft_build_view (s->b, base, first * bytes, layers * bytes, name);
 }
 
-/* Returns the number of layers of a chunk, including those of multi-token prediction. */
+/* Returns the number of layers of a model chunk, including those of multi-token prediction. */
 static uint32_t
 layers_of (const struct weft_chunk *chunk)
 {
@@ -94,8 +96,8 @@ weft_balance_bias (const struct weft_step *s)
                            : WEFT_NO_BUF;
 }
 
-/* Adds the current layer's choices of experts to the number of tokens that each expert has got.
- * Recompute adds nothing, because forward has already counted these choices. */
+/* Adds the current layer's choices of experts to the number of tokens of each expert. Recompute
+ * adds nothing, because forward has already counted these choices. */
 void
 weft_balance_count (struct weft_step *s, uint32_t choice)
 {
@@ -110,9 +112,9 @@ weft_balance_count (struct weft_step *s, uint32_t choice)
                         WEFT_RW (s->layer->balance->tally_of[weft_step_slot (s, s->at.layer)])));
 }
 
-/* DualPipe: the two copies of a stage have counted different microbatches, so their counts are
- * added. The loop runs over stages, not chunks, so that both ranks start these collectives in the
- * same order. */
+/* DualPipe only: adds the token counts of the two copies of a stage, because the copies have
+ * counted different microbatches. The loop runs over stages, not over model chunks, so that both
+ * ranks start these all-reduces in the same order. */
 static void
 add_mirrors (struct weft_step *s, uint32_t after)
 {

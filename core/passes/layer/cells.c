@@ -1,5 +1,5 @@
-/* The cells of the grid: a forward, a backward, or one half of a split backward of one chunk and
- * microbatch. */
+/* Appends one cell of the pipeline schedule: a forward pass, a backward pass, or one half of a
+ * split backward pass, of one model chunk and microbatch. */
 #include "core/passes/layer/cells.h"
 #include "core/passes/layer/chunk.h"
 #include "core/passes/layer/ends.h"
@@ -33,7 +33,7 @@ weft_cell_take (struct weft_step *s, const struct weft_cell *cell)
     return chunk->embedding ? weft_embed_forward (s, cell->micro) : weft_exchange_take (s, cell);
   uint32_t output = weft_exchange_output (s, cell);
   uint32_t dy = chunk->head ? weft_head_backward (s, cell->micro) : weft_exchange_take (s, cell);
-  /* Autograd keeps the output of a stage until the backward of the stage begins. */
+  /* Autograd keeps the output of a pipeline stage in memory until the stage's backward begins. */
   if (!chunk->head && !s->strategy->deallocate_pipeline_outputs)
     weft_emit (s, WEFT_OP_RELEASE, "release_output", WEFT_SHAPE (s->dtype, 0),
                WEFT_USES (WEFT_R (output)));
@@ -98,8 +98,8 @@ play_cell (struct weft_step *s, const struct weft_cell *cell)
     weft_aligned_after (s, weft_layer_run_delayed_wgrads);
 }
 
-/* Loads the tokens of the first forward cell after cell `i`, so that the copy overlaps kernels of
- * the cells before it. */
+/* Copies the tokens of the next forward pass after cell `i` to the device, so that the copy
+ * overlaps kernels of the passes before it. */
 static void
 load_ahead (struct weft_step *s, uint32_t i)
 {

@@ -1,27 +1,30 @@
-/* Token dispatch and combine.
+/* Dispatch of tokens to experts, and combine of the experts' outputs. A row is a copy of a token
+ * for one of the token's experts.
  *
- *   sort      finds the row of each (token, expert), in the order of experts, and counts the rows
- *             of each expert
+ *   sort      assigns a row to each pair (token, expert), in the order of experts, and counts the
+ *             rows of each expert
  *   permute   copies tokens to their rows
  *
  * With expert parallelism (Megatron-Core token_dispatcher.py, MoEAlltoAllTokenDispatcher):
  *
- *   counts    the counts of all ranks are all-gathered and transposed: each rank has the counts of
- *             its experts, by expert and source
+ *   counts    the row counts of all ranks are all-gathered and transposed. Each rank then has the
+ *             row counts of its experts, by expert and source rank
  *   wait      the host reads the counts before it enqueues ops whose sizes depend on these counts.
  *             A fixed capacity needs no wait
  *   exchange  an all-to-all sends rows to the ranks of their experts; received rows are in the
- *             order of sources
+ *             order of source ranks
  *   share     expert tensor parallel ranks all-gather the rows that each of them received
- *   group     rows are put in the order of experts, and within an expert by source
+ *   group     rows are put in the order of experts, and within an expert by source rank
  *
  * Outputs of sharded experts are reduce-scattered among expert tensor parallel ranks, and another
  * all-to-all returns the rows. Backward sends gradients through both all-to-alls again.
  *
- * overlap_moe_expert_parallel_comm: the all-to-all runs on a separate lane and waits only for the
- * kernels whose output it reads, not for all kernels enqueued so far (expert_overlap.c).
+ * With overlap_moe_expert_parallel_comm the all-to-all runs on a separate lane (stream). The
+ * all-to-all then waits only for the kernels whose output it reads, not for all kernels enqueued so
+ * far (expert_overlap.c).
  *
- * Rows of an expert are in the order of sources and of tokens of a source, as on a single rank. */
+ * Rows of an expert are in the order of source ranks, and of the tokens of a source rank. A run on
+ * a single rank has this order too. */
 #include "core/passes/layer/moe.h"
 
 static gboolean
@@ -36,7 +39,7 @@ table (struct weft_step *s, uint64_t n, const char *name)
   return weft_step_buffer (s, WEFT_BUF_ACTIVATIONS, WEFT_INT64, n, name);
 }
 
-/* Sorts this rank's tokens by expert. Returns the buffer with the number of rows of each expert. */
+/* Sorts this rank's tokens by expert. Returns a buffer with the number of rows of each expert. */
 static uint32_t
 sort_tokens (struct weft_step *s, struct weft_saved *saved, uint32_t prob)
 {
@@ -78,7 +81,7 @@ transpose (struct weft_step *s, uint32_t x, const uint64_t n[3], const char *nam
   return y;
 }
 
-/* Returns this rank's part of a buffer, as a view. */
+/* Returns a view of a buffer that only gives access to this rank's part. */
 static uint32_t
 shard_of (struct weft_step *s, uint32_t buf, enum weft_group_kind group)
 {
@@ -88,8 +91,8 @@ shard_of (struct weft_step *s, uint32_t buf, enum weft_group_kind group)
   return shard;
 }
 
-/* Reorders row counts to the order of received rows: by the expert tensor parallel rank that
- * received the rows, then by source, then by expert. */
+/* Reorders row counts to the order in which rows are received: by the expert tensor parallel rank
+ * that received the rows, then by source rank, then by expert. */
 static uint32_t
 in_order_of_arrival (struct weft_step *s, uint32_t counts)
 {
@@ -102,9 +105,9 @@ in_order_of_arrival (struct weft_step *s, uint32_t counts)
   return transpose (s, y, (uint64_t[]){ outer, z.inner, z.local * leaves }, "by_neighbour");
 }
 
-/* All-gathers the counts of rows, from this rank's `counts` of each expert. Sets saved->counts to
- * the counts of this rank's experts by expert and source, saved->sent to `counts`, and saved->back
- * to the counts in the order of received rows. */
+/* All-gathers the counts of rows from this rank's `counts`, which are by expert. Sets saved->counts
+ * to the counts of this rank's experts, by expert and source rank; saved->sent to `counts`;
+ * saved->back to the counts in the order of received rows. */
 static void
 exchange_counts (struct weft_step *s, struct weft_saved *saved, uint32_t counts)
 {
@@ -129,9 +132,10 @@ exchange_counts (struct weft_step *s, struct weft_saved *saved, uint32_t counts)
     weft_step_host_reads_both (s, "splits", saved->sent, saved->back);
 }
 
-/* A collective of rows. counts: buffer with the numbers of rows, in an all-to-all of sent rows.
- * got: all-to-all: buffer with the numbers of received rows. A fixed capacity uses neither buffer.
- * rows: the number of rows that costs assume. room: rows of the output buffer. */
+/* A collective of rows whose number the device computes. counts: buffer with the numbers of rows;
+ * in an all-to-all, of the rows that each rank sends. got: in an all-to-all, buffer with the
+ * numbers of received rows. With a fixed capacity both buffers are absent. rows: expected number of
+ * rows, with which costs are computed. room: number of rows in the output buffer. */
 struct row_transfer {
   enum weft_op_kind kind;
   enum weft_group_kind group;
@@ -201,7 +205,7 @@ gather_neighbours (struct weft_step *s, const struct weft_saved *saved, const st
 }
 
 /* Reduce-scatters partial sums among expert tensor parallel ranks. If the sums are fp32, a kernel
- * converts them to the type of products afterwards. */
+ * afterwards converts them to the dtype of matrix products. */
 static uint32_t
 sum_neighbours (struct weft_step *s, const struct weft_saved *saved, const struct weft_move *m,
                 uint32_t x)
@@ -216,8 +220,8 @@ sum_neighbours (struct weft_step *s, const struct weft_saved *saved, const struc
   return z.inner == 1 ? x : weft_cast_to_compute (s, transfer_rows (s, m, &j, x), m->name);
 }
 
-/* Reorders rows between the order of sources and the order of experts. Returns x if the rank has
- * one expert, because both orders are then equal. */
+/* Reorders rows between the order of source ranks and the order of experts. Returns x if the rank
+ * has one expert whose rows are already in both orders. */
 static uint32_t
 regroup (struct weft_step *s, enum weft_op_kind kind, const struct weft_saved *saved, uint32_t x,
          uint64_t columns)

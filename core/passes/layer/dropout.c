@@ -1,8 +1,8 @@
-/* Dropout of the outputs of attention and MLP and of embeddings (hidden_dropout), and of attention
+/* Dropout of embeddings, of the outputs of attention and MLP (hidden_dropout), and of attention
  * probabilities (attention_dropout). A mask of one byte for each element is stored for backward.
- * Recompute computes the same mask again. Seed, step, layer, site and the place of an element in
- * the global batch determine whether the element is dropped (kernels/dropout.h). The strategy has
- * no influence. */
+ * Recompute computes the mask again with an equal result. Whether an element is dropped depends on
+ * seed, step, layer, place of dropout, and the element's index in the global batch
+ * (kernels/dropout.h), but not on the strategy. */
 #include "core/passes/layer/block.h"
 #include <math.h>
 
@@ -13,7 +13,7 @@ rate (const struct weft_step *s, enum weft_drop_site site)
                                          : s->strategy->hidden_dropout;
 }
 
-/* Returns the shape of dropout. Probabilities have a row for each token and head. */
+/* Returns the shape of a dropout op. Attention probabilities have a row for each token and head. */
 static struct weft_shape
 shape_of (const struct weft_step *s, enum weft_drop_site site)
 {
@@ -31,7 +31,7 @@ elements (const struct weft_shape *shape)
   return shape->dim[0] * shape->dim[2];
 }
 
-/* Creates the output of a dropout op and its mask. Returns the output, and sets *mask. */
+/* Creates the output buffer of a dropout op, and its mask. Returns the output and sets *mask. */
 static uint32_t
 room (struct weft_step *s, const struct weft_shape *shape, const char *name, uint32_t *mask)
 {

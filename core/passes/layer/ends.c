@@ -1,5 +1,5 @@
-/* The two ends of the model: tokens and embedding on the first stage; final norm, head and loss on
- * the last. */
+/* What precedes and follows the transformer layers: tokens and embedding on the first stage; final
+ * norm, output layer and loss on the last stage. */
 #include "core/passes/layer/ends.h"
 #include "core/job/loss.h"
 
@@ -16,9 +16,9 @@ weft_head_param (const struct weft_step *s)
   return own != WEFT_NO_PARAM ? own : weft_params_of_end (s, WEFT_EMBED_WEIGHT);
 }
 
-/* Copies tokens of a microbatch to the device. The copy waits for the kernels appended so far,
- * because they may still use the memory. The copy therefore overlaps only kernels that are appended
- * later. */
+/* Copies the tokens of a microbatch to the device. The copy waits for the kernels appended so far,
+ * because they may still use the memory of the copy's buffer. The copy therefore overlaps only
+ * kernels that are appended later. */
 static uint32_t
 load (struct weft_step *s, const char *name, uint64_t ahead)
 {
@@ -66,7 +66,7 @@ leave_embedding (struct weft_step *s)
   weft_after_module (s, weft_params_of_end (s, WEFT_EMBED_NORM_WEIGHT));
 }
 
-/* Returns the norm of embeddings. Returns x if the model has no such norm. */
+/* Returns the normed embeddings. Returns x if the model has no norm after the embedding. */
 static uint32_t
 normalise_words (struct weft_step *s, uint32_t x)
 {
@@ -102,8 +102,9 @@ leave_head (struct weft_step *s)
   weft_after_module (s, weft_head_param (s));
 }
 
-/* Each tensor parallel rank has looked up the words of its part of the vocabulary. Adds the results
- * of all ranks, and then adds the position embeddings, of which every rank has a copy. */
+/* Adds the embeddings that all tensor parallel ranks have looked up. Each rank has only looked up
+ * the words of its part of the vocabulary. Then adds the position embeddings, of which every rank
+ * has a copy. */
 static uint32_t
 join_words (struct weft_step *s, uint32_t x, uint32_t positions)
 {
@@ -170,8 +171,8 @@ weft_embed_backward (struct weft_step *s, uint32_t micro, uint32_t dx)
 {
   uint32_t table = weft_params_of_end (s, WEFT_EMBED_WEIGHT),
            position = weft_params_of_end (s, WEFT_POSITION_WEIGHT);
-  /* Megatron-FSDP gathers the unit here, although no kernel reads it (megatron_fsdp.py,
-   * _pre_backward). */
+  /* Megatron-FSDP all-gathers the embedding's FSDP unit before this backward, although no kernel
+   * reads the unit (megatron_fsdp.py, _pre_backward). */
   weft_weight_gather_unread (s, table);
   weft_weight_gather_unread (s, position);
   struct weft_use dtable = weft_grad_begin (s, table), dposition = weft_grad_begin (s, position);
@@ -229,7 +230,8 @@ weft_head_dgrad (struct weft_step *s, uint32_t dlogits, uint32_t weight, uint32_
              WEFT_USES (WEFT_R (dlogits), WEFT_R (weight), WEFT_W (dn)));
 }
 
-/* Appends the logits and the loss of `end`. */
+/* Appends the logits and the loss of one prediction (the model's own, or one of multi-token
+ * prediction). */
 static void
 predict (struct weft_step *s, struct weft_saved_end *end)
 {
@@ -253,7 +255,8 @@ weft_head_forward (struct weft_step *s, uint32_t micro, uint32_t x)
                         WEFT_R (end_weight (s, WEFT_FINAL_NORM_BIAS)), WEFT_W (stream)));
   end->normed = weft_cast (s, stream, s->product_dtype, "final_norm");
   weft_mtp_forward (s, micro, stream);
-  /* The head is not left here: head_chunks.c computes logits and loss when backward begins. */
+  /* If the output layer is fused with the loss, forward ends before the output layer: head_chunks.c
+   * computes logits and loss when backward begins. */
   if (weft_job_fuses_head (s->job))
     return;
   for (uint32_t depth = 1; depth < weft_head_ends (s); depth++)
@@ -274,9 +277,9 @@ emit_head_wgrad (struct weft_step *s, uint32_t dlogits, uint32_t normed, uint32_
              WEFT_USES (WEFT_R (dlogits), WEFT_R (normed), dw, WEFT_RW (WEFT_NO_BUF)));
 }
 
-/* Interleaves buffers that have equal numbers of elements for each token. For each sequence the
- * result contains the rows of its first chunk from every buffer, then the rows of its second chunk,
- * and so on. */
+/* Interleaves buffers that have equal numbers of elements for each token. Every sequence is cut
+ * into chunks. For each sequence the result contains the rows of the first chunk from every buffer,
+ * then the rows of the second chunk from every buffer, and so on. */
 uint32_t
 weft_ends_by_chunk (struct weft_step *s, const uint32_t *buf, uint32_t n, const char *name)
 {
@@ -344,7 +347,8 @@ weft_head_delayed_wgrad (struct weft_step *s, uint32_t micro)
   uint32_t n = weft_head_ends (s);
   g_autofree uint32_t *normed = g_new (uint32_t, n), *dlogits = g_new (uint32_t, n);
 
-  if (weft_job_fuses_head (s->job)) /* computed in head_chunks.c */
+  /* in this case head_chunks.c has already computed the gradients */
+  if (weft_job_fuses_head (s->job))
     return;
   for (uint32_t depth = 0; depth < n; depth++) {
     normed[depth] = weft_tensor_gather_rows (s, weft_head_end (s, micro, depth)->normed, "head");
@@ -353,8 +357,8 @@ weft_head_delayed_wgrad (struct weft_step *s, uint32_t micro)
   head_wgrad (s, dlogits, normed);
 }
 
-/* defer_embedding_wgrad_compute: whether the weight gradient of this microbatch runs after the
- * grid. */
+/* Whether the output layer's weight gradient of this microbatch is deferred to the end of the
+ * pipeline schedule (defer_embedding_wgrad_compute). */
 static gboolean
 defer (struct weft_step *s, uint32_t micro)
 {
@@ -383,8 +387,8 @@ weft_head_run_deferred_wgrads (struct weft_step *s)
   s->at = at;
 }
 
-/* Returns the gradient of the head's input. Sets *normed to the gathered input of the head, if
- * `normed` is not NULL. */
+/* Returns the gradient of the output layer's input. If `normed` is not NULL, sets *normed to the
+ * all-gathered input of the output layer. */
 static uint32_t
 predict_backward (struct weft_step *s, const struct weft_saved_end *end, uint32_t gradient,
                   uint32_t *normed)
@@ -406,7 +410,9 @@ whole_backward (struct weft_step *s, uint32_t micro, uint32_t *dn)
   gboolean later = weft_step_is_split (s) || defer (s, micro);
   g_autofree uint32_t *normed = g_new (uint32_t, n), *dlogits = g_new (uint32_t, n);
 
-  for (uint32_t i = 0; i < n; i++) { /* in the order of autograd: the last loss of forward first */
+  /* the loop follows the order of autograd: the model's own loss, which forward computed last,
+   * comes first */
+  for (uint32_t i = 0; i < n; i++) {
     uint32_t depth = i ? n - i : 0;
     const struct weft_saved_end *end = weft_head_end (s, micro, depth);
     dn[depth] = predict_backward (s, end, gradient, later ? NULL : &normed[depth]);

@@ -1,30 +1,32 @@
-/* overlap_moe_expert_parallel_comm: the forward of one microbatch and the backward of another run
- * together, layer by layer, so that the all-to-alls of one overlap kernels of the other
- * (Megatron-Core combined_1f1b.py, model_chunk_schedule_plan.py). Forward layer j is paired with
- * backward layer n - 1 - j. The rest of the longer chunk runs alone, backward layers first.
+/* With overlap_moe_expert_parallel_comm, the forward of one microbatch and the backward of another
+ * microbatch run together, layer by layer. The all-to-alls of one microbatch then overlap kernels
+ * of the other (Megatron-Core combined_1f1b.py, model_chunk_schedule_plan.py). Layer j of the
+ * forward is paired with layer n - 1 - j of the backward. If one model chunk has more layers, its
+ * other layers run unpaired, those of backward first.
  *
- * The order of the nodes (nodes.h) of a pair; b: backward, f: forward, *: on the lane of expert
- * all-to-alls, W: weight gradients that delay_wgrad_compute delays:
+ * The nodes (groups of ops, nodes.h) of a pair run in the following order. b: backward, f: forward,
+ * *: on the lane of expert all-to-alls, W: weight gradients that delay_wgrad_compute delays:
  *
  *   combine b*  attention f  mlp b  dispatch f*  W of mlp b  dispatch b*  mlp f  combine f*
  *               attention b
  *   then combine of the next b*, W of attention b, add f
  *
- * Kernels that pack and unpack rows run on the lane of kernels; Megatron-Core runs those of combine
- * on the stream of the all-to-all. The gradients of the next layer are packed before W, so that
+ * Kernels that pack and unpack rows run on lane gpu. (Megatron-Core runs those of combine on the
+ * stream of the all-to-all.) The gradients of the next layer are packed before W, so that
  * these gradients are sent as early as in Megatron-Core.
  *
- * After the last layers: exchange of forward, exchange of backward, W of the chunk's first layer,
- * head of forward, embedding of backward. */
+ * After the last layers follow the pipeline transfers of the forward, those of the backward, W of
+ * the chunk's first layer, the output layer of the forward, and the embedding of the backward. */
 #include "core/passes/layer/cells.h"
 #include "core/passes/layer/nodes.h"
 #include "core/passes/pipeline/exchange.h"
 
-/* The state of one pass, forward or backward, of a microbatch through a chunk. */
+/* State of one forward or backward pass of a microbatch through a model chunk. */
 struct strand {
   struct weft_op at;
   struct weft_layer_pass pass;
-  uint32_t n, l; /* layers of the chunk; index of the current layer (forward: of the next one) */
+  /* n: layers of the model chunk; l: index of the current layer (in forward: of the next layer) */
+  uint32_t n, l;
 };
 
 static void
@@ -61,8 +63,8 @@ backward (struct weft_step *s, struct strand *b, enum weft_layer_node node)
   weft_layer_backward_node (s, &b->pass, node);
 }
 
-/* Begins the backward of the previous layer by sending gradients to experts. Does nothing after the
- * first layer of the chunk. */
+/* Begins the backward of the next layer in backward order (layer l - 1), which first sends output
+ * gradients to the experts. Does nothing after the first layer of the model chunk. */
 static void
 begin_backward (struct weft_step *s, struct strand *b)
 {

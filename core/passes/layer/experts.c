@@ -1,4 +1,4 @@
-/* The MLPs of experts. One kernel computes all experts of this rank. */
+/* The MLPs of experts. One kernel computes all experts of this rank (grouped GEMM). */
 #include "core/passes/layer/fp8_products.h"
 #include "core/passes/layer/moe.h"
 
@@ -14,8 +14,8 @@ product_shape (const struct weft_step *s, uint64_t n, uint64_t k)
   return shape;
 }
 
-/* Returns product_shape() for a product whose sum is sharded over expert tensor parallel ranks.
- * struct weft_param describes `tail`. */
+/* Returns product_shape() for a matrix product whose sum is divided among expert tensor parallel
+ * ranks. struct weft_param describes `tail`. */
 static struct weft_shape
 shared_shape (const struct weft_step *s, uint64_t n, uint64_t k, uint64_t tail)
 {
@@ -27,8 +27,8 @@ shared_shape (const struct weft_step *s, uint64_t n, uint64_t k, uint64_t tail)
   return shape;
 }
 
-/* Returns the operand with the input of a product, or with the gradient of its output, grouped by
- * expert. */
+/* Returns the input of an expert's matrix product, or the gradient of its output, as an operand of
+ * rows grouped by expert. */
 static struct weft_fp8_source
 rows_source (const struct weft_step *s, const struct weft_delayed *d, enum weft_fp8_role role)
 {
@@ -49,8 +49,8 @@ rows_source (const struct weft_step *s, const struct weft_delayed *d, enum weft_
   };
 }
 
-/* Appends the product y = x w^T, or y = dy w for input gradients. Returns the operand (x or dy)
- * that the kernel reads: in fp8 the buffer of its codes. */
+/* Appends the grouped GEMM y = x w^T, or for input gradients y = dy w. Returns the operand (x or
+ * dy) that the kernel reads; in fp8 this is the buffer of fp8 values. */
 static uint32_t
 emit_product (struct weft_step *s, const struct weft_delayed *d, enum weft_fp8_role role,
               const struct weft_shape *shape, uint32_t y)
@@ -72,7 +72,7 @@ emit_product (struct weft_step *s, const struct weft_delayed *d, enum weft_fp8_r
   return x.codes;
 }
 
-/* Appends a product with n outputs and k inputs for each expert. Returns its output. */
+/* Appends a grouped GEMM with n outputs and k inputs for each expert. Returns its output. */
 static uint32_t
 multiply (struct weft_step *s, const char *name, enum weft_layer_param which,
           const struct weft_saved *saved, uint32_t x)
@@ -92,8 +92,8 @@ multiply (struct weft_step *s, const char *name, enum weft_layer_param which,
   return y;
 }
 
-/* Returns the buffer of router weights if they multiply activations. Returns WEFT_NO_BUF if they
- * multiply the input of experts. */
+/* Returns the buffer of router weights if they multiply activations inside the experts. Returns
+ * WEFT_NO_BUF if they multiply the experts' input. */
 static uint32_t
 weight_behind (const struct weft_step *s, const struct weft_saved *saved)
 {
@@ -121,9 +121,9 @@ weft_experts_forward (struct weft_step *s, struct weft_saved *saved)
   return multiply (s, "expert_fc2", WEFT_EXPERT_FC2, saved, saved->ea);
 }
 
-/* The operands of a weight gradient, and the number of ranks whose rows they contain. */
+/* The operands of a weight gradient, and the number of ranks from which their rows come. */
 struct factors {
-  struct weft_fp8 dy, x; /* scale: WEFT_NO_BUF if not in fp8 */
+  struct weft_fp8 dy, x; /* scale: WEFT_NO_BUF if the operand is not in fp8 */
   uint32_t counts, ranks;
 };
 

@@ -1,61 +1,70 @@
-/* precision = fp8: products of linear maps of layers in fp8 (NVIDIA Transformer Engine, whose
- * recipes fp8_recipe names; Megatron-Core uses them).
+/* With precision = fp8, the linear layers inside transformer layers compute in fp8. fp8_recipe
+ * names a recipe of NVIDIA Transformer Engine, which Megatron-Core also uses.
  *
- * A tensor in fp8 has codes, and a buffer with its scales. The recipe decides from which magnitudes
- * a scale is computed:
+ * A tensor in fp8 is a buffer of codes (fp8 values) and a buffer of scales. The recipe determines
+ * from which magnitudes a scale is computed:
  *
- *   delayed     the largest magnitude in the previous step. Kernels collect the largest magnitude
- *               of the current step. Before the update its maximum over all ranks replaces the old
- *               value, unless all elements were zero, for example those of an expert that received
- *               no tokens. In the first step all scales are 1
- *   tensorwise  the largest magnitude, which a separate kernel finds. For a weight the kernel runs
- *               once in each step
- *   blockwise   powers of two as floats, for 128 elements of a row; weights have blocks of 128 x
- *               128
- *   mxfp8       powers of two in one byte, for 32 elements of a row
+ *   delayed     From the largest magnitude in the previous step. Kernels collect the largest
+ *               magnitude of the current step. Before the update of weights, its maximum over all
+ *               ranks replaces the old value, unless all elements were zero, for example because an
+ *               expert received no tokens. In the first step all scales are 1.
+ *   tensorwise  From the largest magnitude, which a separate kernel computes. For a weight this
+ *               kernel runs once in each step.
+ *   blockwise   A power of two, stored as a float, for each 128 elements of a row. Weights have a
+ *               scale for each block of 128 x 128 elements.
+ *   mxfp8       A power of two, stored in one byte, for each 32 elements of a row.
  *
- * Tensor cores need the summed dimension of both operands contiguous in memory. Input gradients
- * read transposed weights, and weight gradients read both operands transposed:
+ * Tensor cores require that both operands are contiguous in memory along the summed dimension.
+ * Input gradients therefore read transposed weights, and weight gradients read both operands
+ * transposed:
  *
- *   one scale   a kernel transposes the codes before their first use
- *   blocks      the transposed copy has separate blocks. The kernel that rounds the tensor also
- *               writes the copy, if a later kernel reads it
+ *   one scale   A kernel transposes the codes before the first read of the transposed tensor.
+ *   blocks      The transposed copy has separate blocks and scales. The kernel that quantises the
+ *               tensor also writes the transposed copy, if a later kernel reads the copy.
  *
- * Each expert has separate scales, like a separate map (GroupedLinear of Transformer Engine,
- * module/grouped_linear.py: a quantizer for input, weight and gradient of each product). Kernels of
- * experts read codes in both orientations: nothing is transposed, and blocks of the second copy run
- * down the rows of an expert. In canonical order the rows of every replica have separate scales, as
- * on a single rank.
+ * Each expert has separate scales, as if each expert were a linear layer (GroupedLinear of
+ * Transformer Engine, module/grouped_linear.py: a quantizer for input, weight and gradient of each
+ * matrix product). Kernels of experts can read codes in both orientations. Nothing is transposed
+ * for these kernels; with block scales a second copy is quantised, whose blocks run down the rows
+ * of an expert. In canonical order the rows of every replica have separate scales, as on a single
+ * rank.
  *
- *   inputs      forward stores the codes for the weight gradient. The input itself is freed, unless
- *               another kernel reads it later. With cpu_offloading inputs are offloaded in their
- *               own type, and rounded again in backward. Sequence parallel ranks gather codes; with
- *               blocks they gather the input and round it afterwards
- *   gradients   gradients of outputs are e5m2 if fp8_format is hybrid; all other tensors are e4m3
- *   the rest    products of the router and of gates run in bf16, as in Megatron-Core */
+ *   inputs      Forward stores the codes for the weight gradient. The unquantised input is freed,
+ *               unless another kernel reads it later. With cpu_offloading, unquantised inputs are
+ *               offloaded, and quantised again in backward. Sequence parallel ranks all-gather
+ *               codes. With block scales they all-gather the input and quantise afterwards.
+ *   gradients   Gradients of outputs are e5m2 if fp8_format is hybrid. All other tensors are e4m3.
+ *   other       The router and the gates of shared experts compute in bf16, as in Megatron-Core. */
 #include "core/passes/layer/fp8_products.h"
 #include "core/base/invariant.h"
 
-/* The number of elements with one scale: Float8BlockScaling of Transformer Engine; OCP Microscaling
- * Formats 1.0. */
+/* Number of elements that share one scale: in blockwise fp8 (Float8BlockScaling of Transformer
+ * Engine), and in MXFP8 (OCP Microscaling Formats 1.0). */
 #define BLOCK 128
 #define MX_BLOCK 32
 
-/* A tensor in fp8. The buffer of its codes is the key in `copies`. */
+/* A tensor in fp8. The hash table `copies` maps the buffer of fp8 values to this struct. */
 struct copy {
-  uint32_t scale, transposed, transposed_scale; /* transposed: WEFT_NO_BUF until it is needed */
+  /* transposed: buffer of the transposed values; WEFT_NO_BUF until a kernel needs them */
+  uint32_t scale, transposed, transposed_scale;
   uint64_t rows, columns;
-  uint32_t op; /* recipes with blocks: the op that rounded the tensor; other recipes: WEFT_NO_OP */
+  /* for recipes with block scales: the op that quantised the tensor; for other recipes:
+   * WEFT_NO_OP */
+  uint32_t op;
 };
 
 struct weft_fp8_products {
-  GHashTable *copies;     /* struct copy, by codes */
-  GHashTable *kept;       /* codes of inputs; key: the buffer of the input */
-  uint32_t history, seen; /* delayed recipe: magnitudes of all tensors in the previous and in
-                           * this step */
-  uint32_t *place;        /* by parameter: index of its first magnitude; it has tensors_of()
-                           * magnitudes for each of input, weight and gradient */
-  uint32_t *magnitude;    /* tensorwise recipe: by weight; WEFT_NO_BUF until measured */
+  GHashTable *copies;     /* struct copy, by the buffer of fp8 values */
+  GHashTable *kept;       /* fp8 values of inputs; key: the buffer of the input */
+  /* for the delayed recipe: largest magnitudes of all tensors in the previous step (history) and in
+   * this step (seen) */
+  uint32_t history, seen;
+  /* by parameter: index of its first largest magnitude. A parameter has tensors_of() magnitudes
+   * each for input, weight and gradient */
+  uint32_t *place;
+  /* for the tensorwise recipe, by weight: largest magnitude, or WEFT_NO_BUF until it has been
+   * computed */
+  uint32_t *magnitude;
 };
 
 uint64_t
@@ -79,15 +88,17 @@ weft_fp8_takes (const struct weft_step *s, uint32_t param)
 
 /* --------------------------------------------------------------------- magnitudes */
 
-/* Returns the number of tensors of a parameter in the whole job. For an expert parameter this is
- * the number of all experts, because every rank stores the magnitudes of all of them. */
+/* Returns how many tensors of the whole job a parameter number stands for. For an expert weight
+ * this is the number of all experts, because every rank stores the largest magnitudes of all
+ * experts. */
 static uint64_t
 tensors_of (const struct weft_step *s, uint32_t param)
 {
   return weft_params_is_expert (s, param) ? (uint64_t) s->model->num_moe_experts : 1;
 }
 
-/* Names the magnitudes of a map for checkpoints (train/state.c). */
+/* Names the largest magnitudes of a linear layer, so that checkpoints can store them
+ * (train/state.c). */
 static void
 name_history (struct weft_step *s, uint32_t param)
 {
@@ -101,8 +112,8 @@ name_history (struct weft_step *s, uint32_t param)
   weft_build_buf_at (s->b, view)->layer = weft_param_at (s, param)->layer;
 }
 
-/* Sets the places of the magnitudes of all tensors of a model chunk, beginning with place `taken`.
- * Returns the next free place. */
+/* Assigns indices in the array of largest magnitudes to all tensors of a model chunk, from index
+ * `taken` on. Returns the next free index. */
 static uint32_t
 place_chunk (struct weft_step *s, uint32_t chunk, uint32_t taken)
 {
@@ -117,8 +128,10 @@ place_chunk (struct weft_step *s, uint32_t chunk, uint32_t taken)
   return taken;
 }
 
-/* Chunks are placed in the order of stages. With DualPipe a stage is chunk 0 of one rank and chunk
- * 1 of another, and the two ranks all-reduce their magnitudes element by element. */
+/* Assigns indices in the array of largest magnitudes to all model chunks. The order is that of
+ * pipeline stages. With DualPipe a stage is chunk 0 of one rank and chunk 1 of another rank, and
+ * the two ranks all-reduce their arrays element by element. Equal elements must therefore belong to
+ * equal stages. */
 static uint32_t
 place_magnitudes (struct weft_step *s)
 {
@@ -176,8 +189,9 @@ weft_fp8_begin_step (struct weft_step *s)
                WEFT_USES (WEFT_W (s->layer->fp8->seen)));
 }
 
-/* Delayed scaling: all-reduces amax (maximum) over tensor parallel ranks and replicas, and with
- * DualPipe over mirrored stages. The next step computes its scales from the result. */
+/* Delayed scaling: all-reduces amax (the largest magnitudes) over tensor parallel ranks and
+ * replicas, and with DualPipe over the two copies of each stage. The next step computes its fp8
+ * scales from the result. */
 void
 weft_fp8_reduce_magnitudes (struct weft_step *s)
 {
@@ -194,9 +208,10 @@ weft_fp8_reduce_magnitudes (struct weft_step *s)
              WEFT_USES (WEFT_R (s->layer->fp8->seen), WEFT_RW (s->layer->fp8->history)));
 }
 
-/* Returns the parameter in whose history the magnitude of an operand is kept. If attention and MLP
- * share one norm, qkv and fc1 have one input. Strategies may round this input once or twice, so
- * both maps use one history: the contents of checkpoints then do not depend on the strategy. */
+/* Returns the parameter under which the history of an operand's largest magnitude is stored. If
+ * attention and MLP share one norm, qkv and fc1 have one common input. Some strategies quantise
+ * this input once, others twice. Both linear layers therefore use one history, so that the contents
+ * of checkpoints do not depend on the strategy. */
 static uint32_t
 history_of (const struct weft_step *s, const struct weft_fp8_source *x)
 {
@@ -209,8 +224,8 @@ history_of (const struct weft_step *s, const struct weft_fp8_source *x)
   return weft_fp8_takes (s, qkv) ? qkv : x->param;
 }
 
-/* Returns a view of the entries of a tensor in `all`, the largest magnitudes of all tensors. For an
- * expert parameter the view has the entries of this rank's experts. */
+/* Returns a view of one tensor's entries in `all`, a buffer with the largest magnitudes of all
+ * tensors. For an expert weight, each rank uses only the entries of its own experts. */
 static uint32_t
 place_in (struct weft_step *s, uint32_t all, const struct weft_fp8_source *x)
 {
@@ -223,9 +238,9 @@ place_in (struct weft_step *s, uint32_t all, const struct weft_fp8_source *x)
   return view;
 }
 
-/* All-reduces the largest magnitude over ranks that have parts of one tensor. Ranks need a common
- * scale if their codes are gathered into one tensor. Canonical order always needs a common scale,
- * because its scales are those of a run on one rank. */
+/* All-reduces the largest magnitude over the ranks that have parts of one tensor. Ranks need a
+ * common scale if their fp8 values are gathered into one tensor. Canonical order always needs a
+ * common scale, because its scales must equal those of a run on one rank. */
 static void
 share (struct weft_step *s, const struct weft_fp8_source *x, uint32_t largest)
 {
@@ -244,8 +259,8 @@ share (struct weft_step *s, const struct weft_fp8_source *x, uint32_t largest)
     weft_reduce_all (s, WEFT_GROUP_CP, WEFT_REDUCE_MAX, largest, "amax");
 }
 
-/* Returns the number of groups of expert rows with a separate scale. With delayed scaling each
- * expert is one group. */
+/* Returns the number of groups of expert rows that have separate scales. With delayed scaling the
+ * rows of one expert are one group. */
 static uint64_t
 n_groups (const struct weft_step *s, const struct weft_fp8_source *x)
 {
@@ -261,7 +276,7 @@ groups_shape (const struct weft_step *s, const struct weft_fp8_source *x)
                      n_groups (s, x), x->groups.stride);
 }
 
-/* Returns the largest magnitude of a tensor, which a separate kernel finds. */
+/* Returns the largest magnitude of a tensor, which a separate kernel computes. */
 static uint32_t
 measure (struct weft_step *s, const struct weft_fp8_source *x)
 {
@@ -326,8 +341,8 @@ copy_of (const struct weft_step *s, uint32_t codes)
   return copy;
 }
 
-/* Returns a buffer for codes: codes of weights count as weights in the memory plan, other codes as
- * activations. */
+/* Returns a buffer for fp8 values. In the memory plan, fp8 values of weights count as weights, and
+ * all others as activations. */
 static uint32_t
 room (struct weft_step *s, const struct weft_fp8_source *x)
 {
@@ -353,7 +368,7 @@ room_of (struct weft_step *s, const struct weft_fp8_source *x, uint64_t scales)
 }
 
 /* Returns an upper limit of the number of blocks down the rows of all groups. The last block of a
- * group may be partly full (kernels/moe.h). */
+ * group may contain fewer rows than a block (kernels/moe.h). */
 static uint64_t
 blocks_down (const struct weft_step *s, const struct weft_fp8_source *x, uint64_t rows)
 {
@@ -371,8 +386,8 @@ room_of_scales (struct weft_step *s, const struct weft_fp8_source *x, uint64_t r
   return room_of (s, x, lines * ((columns + block - 1) / block));
 }
 
-/* Returns a buffer for the scales of the transposed copy. For experts the blocks of this copy run
- * down the rows. */
+/* Returns a buffer for the scales of the transposed copy. Blocks of weights and activations run
+ * along the rows of that copy. For experts, blocks run down the rows of the copy. */
 static uint32_t
 room_of_transposed_scales (struct weft_step *s, const struct weft_fp8_source *x, uint64_t rows)
 {
@@ -397,8 +412,8 @@ blocks_shape (const struct weft_step *s, const struct weft_fp8_source *x, uint64
   return shape;
 }
 
-/* Rounds x by blocks into y and into a transposed copy. The buffers of y, or of the copy, may be
- * WEFT_NO_BUF. */
+/* Quantises x by blocks into y, and into a transposed copy. Buffers of y or of the copy that are
+ * WEFT_NO_BUF are not written. */
 static uint32_t
 emit_blocks (struct weft_step *s, const struct weft_fp8_source *x, struct weft_fp8 y,
              struct weft_fp8 transposed)
@@ -415,7 +430,7 @@ emit_blocks (struct weft_step *s, const struct weft_fp8_source *x, struct weft_f
                     G_N_ELEMENTS (whole));
 }
 
-/* Rounds a tensor with one scale. */
+/* Quantises a tensor that has one scale. */
 static struct copy *
 round_whole (struct weft_step *s, const struct weft_fp8_source *x, uint32_t codes)
 {
@@ -442,7 +457,7 @@ round_whole (struct weft_step *s, const struct weft_fp8_source *x, uint32_t code
   return note (s, codes, scale, n / x->columns, x->columns);
 }
 
-/* Rounds rows by blocks. */
+/* Quantises the rows of a tensor by blocks. */
 static struct copy *
 round_blocks (struct weft_step *s, const struct weft_fp8_source *x, uint32_t codes)
 {
@@ -462,8 +477,8 @@ round_to (struct weft_step *s, const struct weft_fp8_source *x, uint32_t codes)
   return codes;
 }
 
-/* Whether the codes of an operand are stored for backward: it is an input, and inputs are not
- * offloaded. */
+/* Whether the fp8 values of an operand are stored for backward. TRUE for the input of a linear
+ * layer, unless activations are offloaded. */
 static gboolean
 keeps (const struct weft_step *s, const struct weft_fp8_source *x)
 {
@@ -497,7 +512,8 @@ weft_fp8_rows (struct weft_step *s, const struct weft_fp8_source *x)
 
 /* ------------------------------------------------------------- the other way round */
 
-/* Extends the op that rounded the tensor by blocks, so that it also writes the transposed copy. */
+/* Changes the op that quantised the tensor by blocks, so that the op also writes the transposed
+ * copy. */
 static void
 also_transposed (struct weft_step *s, const struct weft_fp8_source *x, struct copy *copy)
 {
@@ -531,7 +547,7 @@ transpose (struct weft_step *s, const struct weft_fp8_source *x, uint32_t codes,
              WEFT_USES (WEFT_R (codes), WEFT_W (copy->transposed)));
 }
 
-/* Rounds a tensor by blocks into a transposed copy, and writes no other copy. */
+/* Quantises a tensor by blocks into a transposed copy only. */
 static struct weft_fp8
 round_transposed (struct weft_step *s, const struct weft_fp8_source *x)
 {
@@ -608,7 +624,7 @@ weft_fp8_weight (struct weft_step *s, uint32_t param)
 struct weft_fp8
 weft_fp8_weight_transposed (struct weft_step *s, uint32_t param)
 {
-  struct weft_fp8_source x = weight_source (s, param); /* gathers the weight if needed */
+  struct weft_fp8_source x = weight_source (s, param); /* all-gathers the weight if it is sharded */
 
   if (x.groups.experts && weft_fp8_block (s) != MX_BLOCK)
     return weft_fp8_weight (s, param);

@@ -1,17 +1,20 @@
-/* cross_entropy_fusion_impl = linear: when backward of a microbatch begins, the output head, the
- * loss and their gradients are computed chunk by chunk of its tokens. Logits live for one chunk.
+/* With cross_entropy_fusion_impl = linear, the tokens of a microbatch are divided into chunks when
+ * its backward begins. The output layer, the loss and their gradients are computed for one chunk
+ * after the other, so that only the logits of one chunk are in memory. For each chunk:
  *
- *   a chunk  logits; loss, and gradient of logits in place; input gradient; weight gradient, added
- *            to the sum
+ *   logits; loss, and gradient of logits in place; input gradient; weight gradient, added to the
+ *   sum
  *
  * Forward ends with the final norm. Ops of this file that compute logits and loss have the phase of
- * forward, because evaluation runs only ops of this phase. Liger Kernel (arXiv 2410.10989, section
- * 3.2) computes gradients inside forward. llm.c and this file compute all of these when backward
- * begins. No gradients are then stored for microbatches whose backward has not begun. Megatron-Core
- * computes logits a second time in backward, which costs one more matrix product.
+ * forward, because an evaluation step runs only ops of this phase. Liger Kernel (arXiv 2410.10989,
+ * section 3.2) computes gradients inside forward. llm.c and this file compute logits, loss and
+ * gradients when backward begins. No gradients are then stored for microbatches whose backward has
+ * not begun. Megatron-Core computes logits a second time in backward, which costs one more matrix
+ * product.
  *
- * In canonical order a chunk is a node of the tree over sequences, and chunks are added in the
- * order of the tree: whole sequences, or the leaves of each sequence in zigzag order. */
+ * In canonical order a sum over tokens is a binary tree over sequences, and a chunk is a node of
+ * the tree. Chunks are added in the order of the tree. A chunk is a whole sequence, or a leaf
+ * (piece of a sequence); the leaves of a sequence are added in zigzag order. */
 #include "core/passes/layer/ends.h"
 #include "core/job/loss.h"
 #include "core/base/zigzag.h"
@@ -20,20 +23,20 @@ struct rows {
   uint64_t first, n;
 };
 
-/* State of the head for one microbatch. */
+/* State of the output layer and its losses for one microbatch. */
 struct head {
   uint64_t tokens;
   uint32_t n_chunks, n_ends, micro, weight, gradient;
-  enum weft_phase phase; /* phase of the gradient ops */
-  /* Arrays by loss. normed: input of the head for all tokens; dn: gradient of normed; part: input
-   * of the head for the current chunk; dlogits: logits of the current chunk, later their
-   * gradient. */
+  enum weft_phase phase; /* phase of the ops that compute gradients */
+  /* Arrays with one entry per loss. normed: input of the output layer for all tokens; dn: gradient
+   * of normed; part: input of the output layer for the current chunk of tokens; dlogits: logits of
+   * the current chunk, later the gradient of these logits. */
   uint32_t *normed, *dn, *part, *dlogits;
   struct weft_use dw;
-  struct weft_sum *sum; /* canonical: weight gradients of the chunks */
+  struct weft_sum *sum; /* in canonical order: the weight gradients of the chunks of tokens */
 };
 
-/* Returns a view of the rows of a chunk. */
+/* Returns a view of the rows of a chunk of tokens. */
 static uint32_t
 part_of (struct weft_step *s, const struct head *h, uint32_t buf, struct rows rows)
 {
@@ -46,7 +49,7 @@ part_of (struct weft_step *s, const struct head *h, uint32_t buf, struct rows ro
                           weft_build_name_at (s->b, row.name));
 }
 
-/* Returns the tokens of the i-th chunk. */
+/* Returns the tokens of the i-th chunk of a microbatch. */
 static struct rows
 rows_of (const struct weft_step *s, const struct head *h, uint32_t i)
 {
@@ -59,8 +62,9 @@ rows_of (const struct weft_step *s, const struct head *h, uint32_t i)
   return (struct rows){ i * each, MIN (each, h->tokens - i * each) };
 }
 
-/* Appends logits, loss and input gradient of one loss for a chunk. The chunk reads views of buffers
- * that a copy or a gather wrote as a whole, so dependencies on these ops are added. */
+/* Appends logits, loss and input gradient of one prediction, for one chunk (some tokens of the
+ * microbatch). The chunk's ops read views of buffers that a copy or an all-gather has written as a
+ * whole. They therefore need explicit dependencies on that copy or all-gather. */
 static void
 predict (struct weft_step *s, struct head *h, uint32_t depth, struct rows rows)
 {
@@ -89,9 +93,9 @@ add_weight_gradient (struct weft_step *s, struct head *h, uint32_t i)
   h->dw.read = 1;
 }
 
-/* Calls weft_cast_weight_here() in two phases: in the phase of forward, because evaluation runs
- * only this phase, and in the phase of backward, so that FSDP prefetches the units that backward
- * reads next. */
+/* Reads the output layer's weight once in the phase of forward and once in the phase of backward.
+ * An evaluation step needs the first read, because it runs only ops of the phase of forward. The
+ * second read makes FSDP prefetch the units that backward reads next. */
 static void
 begin (struct weft_step *s, struct head *h)
 {
@@ -120,7 +124,8 @@ end (struct weft_step *s, struct head *h)
     h->dn[depth] = weft_tensor_reduce_rows (s, h->dn[depth], "head");
 }
 
-/* Appends the ops of chunk i. During the call s->tokens is the number of tokens of the chunk. */
+/* Appends the ops of chunk i of a microbatch's tokens. While the ops are appended, s->tokens is the
+ * number of tokens of the chunk. */
 static void
 run_chunk (struct weft_step *s, struct head *h, uint32_t i)
 {

@@ -1,4 +1,4 @@
-/* Multi-latent attention: queries, keys and values come from narrow latents (Megatron-Core
+/* Multi-latent attention: queries, keys and values are computed from narrow latents (Megatron-Core
  * multi_latent_attention.py; DeepSeek-V2, arXiv 2405.04434, section 2.1).
  *
  *   n1 -> q_down -> ql -> norm -> qn -> q_up -> queries      (or n1 -> q_up without q_lora_rank)
@@ -11,9 +11,9 @@
  *
  * Tensor parallel ranks have different heads: q_up and kv_up are cut by rows. Every rank has whole
  * copies of q_down, kv_down and both norms. If sequence_parallel is on, q_down and kv_down process
- * only the rank's own tokens. The inputs of q_up and kv_up and the rotated parts of keys are then
- * all-gathered. The gradient of the rotated parts is a sum over all heads, so each rank has a
- * partial sum. */
+ * only the rank's own tokens. The inputs of q_up and kv_up, and the parts of keys with rotary
+ * positions, are then all-gathered. The gradient of these parts of keys is a sum over all heads, so
+ * each rank has a partial sum. */
 #include "core/passes/layer/attention.h"
 #include "core/passes/layer/moe.h"
 

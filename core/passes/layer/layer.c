@@ -3,11 +3,13 @@
  *   x -> norm1 -> n1 -> qkv (rope) -> attention -> o -> proj -> + x -> x1
  *   x1 -> norm2 -> n2 -> fc1 -> u -> activation -> a -> fc2 -> + x1 -> output
  *
- * norm_placement = post: norm1 follows proj and norm2 follows fc2. sandwich: norm1 and norm2 as in
- * the diagram, attention_norm after proj and mlp_norm after fc2. residual = parallel: norm2 reads
- * x, not x1; parallel_one_norm: fc1 reads n1.
+ * With norm_placement = post, norm1 follows proj and norm2 follows fc2. With sandwich, norm1 and
+ * norm2 are as in the diagram, attention_norm follows proj and mlp_norm follows fc2. With residual
+ * = parallel, norm2 reads x instead of x1. With parallel_one_norm, fc1 reads n1.
  *
- * Stored for backward: x, n1, qkv, o, lse, x1, n2, u, a. In bytes, with 16-bit activations:
+ * Stored for backward: x, n1, qkv, o, lse, x1, n2, u, a. In bytes, with 16-bit activations (s:
+ * sequence length, b: microbatch size, h: hidden size, a: heads, k: key-value groups, f: MLP
+ * width):
  *
  *   sbh (2 + 2 + 4k/a + 2 + 2 + 2 + 2 + 2 w f/h + 2 f/h) + 4 a s b, w = 2 with a gated MLP, else 1
  *
@@ -20,22 +22,24 @@
  *   mlp         stores only x1 for the MLP; norm2, fc1 and the activation run again when the
  *               backward of the MLP begins. fc2 does not run again, because backward does not read
  *               its output
- *   layernorm   n1 and n2 are computed again before the backward of the map that reads them
+ *   layernorm   n1 and n2 are computed again before the backward of the linear layer that reads
+ *               them
  *   mla_up_proj queries, keys and values are computed again from latents: latent.c
  *   moe, moe_act, shared_experts: moe.c
  *
  * latent.c computes qkv of multi-latent attention. In a layer of experts moe.c replaces fc1 and
  * fc2.
  *
- * delay_wgrad_compute, and schedules with a split backward: weight gradients of the four maps are
- * delayed, and the buffers that they read live until then. The gradient of the residual stream is
- * then a new buffer after each norm, because a delayed weight gradient still reads the old
- * buffer. */
+ * With delay_wgrad_compute, and in schedules with a split backward, the weight gradients of qkv,
+ * proj, fc1 and fc2 are delayed, and their operands stay in memory until then. The gradient of the
+ * residual stream is then a new buffer after each norm, because a delayed weight gradient still
+ * reads the old buffer. */
 #include "core/passes/layer/attention.h"
 #include "core/passes/layer/chunk.h"
 #include "core/passes/layer/nodes.h"
 
-/* Returns the parameter of the norm after attention (TRUE) or after the MLP (FALSE). */
+/* Returns the parameter of the norm that follows attention (`attention` TRUE) or the MLP
+ * (FALSE). */
 static enum weft_layer_param
 output_norm (const struct weft_step *s, gboolean attention)
 {
@@ -76,7 +80,8 @@ weft_layer_output_norm_backward (struct weft_step *s, gboolean attention, uint32
                                    WEFT_NO_BUF);
 }
 
-/* Returns the input of the map to queries, keys and values: a norm, or the residual stream. */
+/* Returns the input of the qkv linear layer: the output of norm1, or the residual stream if there
+ * is no such norm. */
 static uint32_t
 input (const struct weft_saved *saved)
 {
@@ -107,8 +112,8 @@ attend (struct weft_step *s, struct weft_layer_pass *pass)
   weft_after_module (s, weft_params_layer (s, WEFT_NORM1_WEIGHT));
 }
 
-/* Recomputes norm1 for the backward of attention. A norm that attention and MLP share was already
- * recomputed for the MLP. */
+/* Appends the recompute of norm1 for the backward of attention. If attention and MLP share one
+ * norm, the backward of the MLP has already recomputed this norm. */
 static void
 normalise_again (struct weft_step *s, struct weft_saved *saved)
 {
@@ -119,8 +124,8 @@ normalise_again (struct weft_step *s, struct weft_saved *saved)
     saved->n1 = weft_norm_again (s, "norm1", WEFT_NORM1_WEIGHT, saved->x);
 }
 
-/* Ends backward of a layer: sets pass->x to the gradient of the layer's input. dn1 is the gradient
- * of the input of attention. */
+/* Ends the backward of a layer: sets pass->x to the gradient of the layer's input. dn1 is the
+ * gradient of the attention block's input. */
 static void
 leave_attention (struct weft_step *s, struct weft_layer_pass *pass, uint32_t dn1)
 {

@@ -1,5 +1,6 @@
-/* The linear maps of a layer: y = x w^T + b, input gradients, and weight gradients, which may be
- * delayed (delay_wgrad_compute, and schedules with separate cells for weight gradients). */
+/* The linear layers of a transformer layer: y = x w^T + b, input gradients, and weight gradients.
+ * Weight gradients may be delayed (delay_wgrad_compute, and schedules that split backward
+ * passes). */
 #include "core/passes/layer/fp8_products.h"
 #include "core/passes/layer/moe.h"
 
@@ -28,17 +29,18 @@ cut_of (const struct weft_step *s, uint32_t param)
   return row->ways > 1 ? row->cut : WEFT_CUT_NONE;
 }
 
-/* Returns the number of rows that a map processes: only this rank's rows if its weight is not
- * sharded. */
+/* Returns the number of rows that a linear layer processes on this rank. If the weight is not
+ * sharded, these are only the rank's own rows; otherwise the rows of all tokens. */
 static uint64_t
 rows_of (const struct weft_step *s, uint32_t param)
 {
   return cut_of (s, param) == WEFT_CUT_NONE ? s->rows : s->tokens;
 }
 
-/* Canonical order: sets in *shape the number of leaves of the sum in a product (kernels/leaves.h).
- * The sum runs over the sharded inputs of the map in forward, and over its sharded outputs in
- * backward. struct weft_param describes `tail`. */
+/* For canonical order: sets in *shape the number of leaves (partial sums of the tree,
+ * kernels/leaves.h) in the sum of a matrix product. In forward this is the sum over the linear
+ * layer's sharded inputs; in backward, the sum over its sharded outputs. struct weft_param
+ * describes `tail`. */
 static void
 set_leaves (const struct weft_step *s, enum weft_layer_param which, struct weft_shape *shape,
             gboolean backward)
@@ -69,7 +71,8 @@ set_leaves (const struct weft_step *s, enum weft_layer_param which, struct weft_
   shape->dim[4] = maps[which].tail;
 }
 
-/* Adds a bias after the sum over ranks, and converts the sum to the type of products. */
+/* Adds a bias after the partial sums of the tensor parallel ranks have been added. Converts the
+ * result to the dtype of matrix products. */
 static uint32_t
 add_bias (struct weft_step *s, const char *name, uint32_t y, uint32_t bias, uint64_t n)
 {
@@ -85,7 +88,7 @@ add_bias (struct weft_step *s, const char *name, uint32_t y, uint32_t bias, uint
   return y;
 }
 
-/* Appends a product, and returns the new buffer of its output. */
+/* Appends a matrix product. Returns its output, in a new buffer. */
 static uint32_t
 multiply (struct weft_step *s, const struct weft_piece *p, uint32_t x)
 {
@@ -96,7 +99,7 @@ multiply (struct weft_step *s, const struct weft_piece *p, uint32_t x)
   return y;
 }
 
-/* Returns the type in which the product of a map reads its input. */
+/* Returns the dtype in which the matrix product of a linear layer reads its input. */
 static enum weft_dtype
 read_dtype (const struct weft_step *s, uint32_t param)
 {
@@ -110,7 +113,8 @@ source_of (uint32_t buf, uint32_t param, enum weft_fp8_role role, uint64_t colum
   return (struct weft_fp8_source){ buf, param, role, columns, name };
 }
 
-/* Sets kind, weight and scales of a forward product. Returns x in the type of the product. */
+/* Sets op kind, weight and scales of a forward matrix product. Returns x in the dtype in which the
+ * matrix product reads it. */
 static uint32_t
 take_factors (struct weft_step *s, struct weft_piece *p, uint32_t param, uint32_t x)
 {
@@ -134,8 +138,8 @@ take_factors (struct weft_step *s, struct weft_piece *p, uint32_t param, uint32_
   return in.codes;
 }
 
-/* Whether an operand is all-gathered in the type of the product. FALSE: fp8 recipes with blocks,
- * which gather the operand before it is rounded. */
+/* Whether an operand is all-gathered in the dtype that the matrix product reads. FALSE for fp8
+ * recipes with block scales, whose operand is all-gathered before it is quantised. */
 static gboolean
 gathers_codes (const struct weft_step *s, uint32_t param)
 {
@@ -167,8 +171,8 @@ weft_linear (struct weft_step *s, const char *name, enum weft_layer_param which,
   return partial ? add_bias (s, name, y, bias, n) : y;
 }
 
-/* All-gathers the rows of all ranks. In fp8 codes are all-gathered; all ranks have one common
- * scale. */
+/* All-gathers the rows of all ranks. With fp8, the fp8 values are all-gathered; all ranks have one
+ * common scale. */
 static uint32_t
 whole_rows (struct weft_step *s, struct weft_fp8_source x)
 {
@@ -194,9 +198,9 @@ multiply_gradient (struct weft_step *s, const struct weft_delayed *d, struct wef
                         grad[0], grad[1]));
 }
 
-/* Appends the weight gradient of a map. If the rows are sharded but the weight is not
- * (sequence_parallel), each rank computes the gradient of its own rows; an all-reduce adds these
- * partial gradients later, as in norm.c. */
+/* Appends the weight gradient of a linear layer. With sequence_parallel, the rows may be sharded
+ * over ranks although the weight is not. Each rank then computes the gradient of its own rows, and
+ * an all-reduce adds these partial gradients later, as for norm weights in norm.c. */
 static void
 dense_gradient (struct weft_step *s, const struct weft_delayed *d)
 {
@@ -262,8 +266,8 @@ weft_layer_run_delayed_wgrads (struct weft_step *s)
   s->at = at;
 }
 
-/* Sets kind, weight and scale of an input gradient product. In fp8 the product reads the transposed
- * copy of the weight. */
+/* Sets op kind, weight and scale of an input gradient product. In fp8 the matrix product reads the
+ * transposed copy of the weight. */
 static void
 take_weight_back (struct weft_step *s, struct weft_piece *p, uint32_t param)
 {
@@ -281,8 +285,8 @@ take_weight_back (struct weft_step *s, struct weft_piece *p, uint32_t param)
   p->shape.dim[5] = both ? weft_fp8_block (s) : 0;
 }
 
-/* Converts the gradient of the output for both products of backward. For fp8 recipes with blocks
- * the gradient is all-gathered before it is rounded. */
+/* Converts the gradient of the output for both matrix products of backward. For fp8 recipes with
+ * block scales, the gradient is all-gathered before it is quantised. */
 static void
 take_gradient (struct weft_step *s, struct weft_piece *p, struct weft_delayed *d)
 {
@@ -298,7 +302,7 @@ take_gradient (struct weft_step *s, struct weft_piece *p, struct weft_delayed *d
   p->x_scale = dy.scale;
 }
 
-/* All-gathers the saved input for the weight gradient. */
+/* All-gathers the saved input of a linear layer for its weight gradient. */
 static uint32_t
 gather_input (struct weft_step *s, enum weft_layer_param which, const char *name, uint32_t x)
 {
@@ -322,7 +326,7 @@ take_input (struct weft_step *s, const struct weft_delayed *d)
   return weft_fp8_gathered (s, part, gather_input (s, d->which, d->name, part));
 }
 
-/* Returns the buffer for the input gradient of all tokens. */
+/* Returns a buffer for the input gradient of all tokens. */
 static uint32_t
 whole_gradient (struct weft_step *s, const struct weft_piece *p)
 {
@@ -333,7 +337,8 @@ whole_gradient (struct weft_step *s, const struct weft_piece *p)
   return weft_step_buffer (s, WEFT_BUF_ACTIVATIONS, p->shape.out_dtype, n, p->name);
 }
 
-/* Reduces the input gradient of all tokens. Returns this rank's rows. */
+/* Reduces the input gradient of all tokens over the tensor parallel ranks. Returns this rank's
+ * rows. */
 static uint32_t
 reduce_gradient (struct weft_step *s, const struct weft_piece *p, uint32_t dx)
 {
@@ -345,8 +350,8 @@ reduce_gradient (struct weft_step *s, const struct weft_piece *p, uint32_t dx)
   return mine;
 }
 
-/* Backward of y = x w^T: the input gradient first, then the weight gradient. Collectives of each
- * product overlap kernels of the other. */
+/* Backward of y = x w^T: the input gradient comes first, then the weight gradient. Collectives of
+ * one of these matrix products overlap kernels of the other. */
 uint32_t
 weft_linear_backward (struct weft_step *s, const char *name, enum weft_layer_param which,
                       uint32_t dy, uint32_t x, uint64_t n, uint64_t k)

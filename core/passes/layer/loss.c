@@ -1,12 +1,13 @@
 /* Cross entropy of logits. Each tensor parallel rank has a part of the vocabulary (Megatron-Core
  * tensor_parallel/cross_entropy.py, fusions/fused_cross_entropy.py, and Transformer Engine's
- * parallel cross entropy). For T tokens ranks exchange:
+ * parallel cross entropy). For T tokens each rank
+ * sends:
  *
  *   not fused      largest logit (4 T bytes, max), target's logit (4 T), sum of exponentials (4 T),
  *                  in three collectives
  *   fused, native  largest logit, then target's logit and sum in one collective (8 T)
  *   fused, te      the three numbers of all ranks in one all-gather (12 T for each rank)
- *   linear         the collectives of native, for each chunk of the tokens: head_chunks.c
+ *   linear         for each chunk of the tokens, the collectives of `native`: head_chunks.c
  *
  * In multi-token prediction the last tokens of a sequence have no targets. Each of these losses has
  * a separate running sum.
@@ -25,7 +26,8 @@ is_te (const struct weft_step *s)
          s->strategy->cross_entropy_fusion_impl == WEFT_LOSS_TE;
 }
 
-/* Returns a view of `n` of the N_STATS arrays that ranks exchange, from array `first` on. */
+/* Returns a view of `n` of the N_STATS arrays of statistics that ranks exchange, from array `first`
+ * on. */
 static uint32_t
 view (struct weft_step *s, uint32_t stats, uint32_t first, uint32_t n)
 {
@@ -39,9 +41,9 @@ shape_of (const struct weft_step *s)
                      s->model->vocab_size);
 }
 
-/* Reduces the parts of the loss over the ranks. Ops read and write `stats` through different views,
- * which creates no dependencies. The caller therefore adds the dependency on the last
- * collective. */
+/* Reduces the three statistics of cross entropy over the tensor parallel ranks. Ops read and write
+ * `stats` through different views, for which no dependencies are added automatically. The caller
+ * must make the next op wait for the last collective. */
 static uint32_t
 reduce (struct weft_step *s, const struct weft_saved_end *end)
 {
@@ -85,14 +87,15 @@ mtp_loss (struct weft_step *s, uint32_t depth)
   return weft_build_view (s->b, s->scalars.mtp_loss, (depth - 1) * bytes, bytes, "mtp_loss");
 }
 
-/* Returns the buffer of the running sum of losses. */
+/* Returns the buffer of the running sum of one loss (the model's own, or of multi-token
+ * prediction). */
 static uint32_t
 loss_of (struct weft_step *s, const struct weft_saved_end *end)
 {
   return end->depth ? mtp_loss (s, end->depth) : s->scalars.loss;
 }
 
-/* Returns the buffer of the running number of tokens, or WEFT_NO_BUF. Only the model's own loss
+/* Returns the buffer with the running number of tokens, or WEFT_NO_BUF. Only the model's own loss
  * counts tokens. */
 static uint32_t
 count_of (const struct weft_step *s, const struct weft_saved_end *end)
@@ -124,11 +127,11 @@ weft_loss_forward (struct weft_step *s, struct weft_saved_end *end)
 
 /* ------------------------------------------------------------------------ backward */
 
-/* Returns the number of tokens over which the loss is averaged. If the reduction divides gradients
- * by the number of replicas (Megatron-Core; average_in_collective), these are the tokens of this
- * replica. In canonical order these are the tokens of all replicas, so that the loss is divided
- * only once. With calculate_per_token_loss the result is 1, because finish.c divides the
- * gradients. */
+/* Returns the number of tokens by which the loss is divided. Normally these are the tokens of this
+ * replica: a later reduction divides gradients by the number of replicas (Megatron-Core;
+ * average_in_collective). In canonical order without average_in_collective these are the tokens of
+ * all replicas, so that the loss is divided only once. With calculate_per_token_loss the result is
+ * 1, because finish.c divides the gradients. */
 static uint64_t
 mean_over (const struct weft_step *s)
 {
@@ -141,7 +144,8 @@ mean_over (const struct weft_step *s)
 }
 
 /* Megatron-Core multiplies the loss by grad_scale_func before backward
- * (pipeline_parallel/schedules.py, backward_step): the gradient of the loss is the scale. */
+ * (pipeline_parallel/schedules.py, backward_step). The gradient of the loss is therefore the loss
+ * scale. */
 uint32_t
 weft_loss_gradient (struct weft_step *s)
 {

@@ -1,4 +1,4 @@
-/* The MLP of a layer: norm2, fc1, activation function, fc2. */
+/* The MLP of a transformer layer: norm2, fc1, activation function, fc2. */
 #include "core/passes/layer/nodes.h"
 
 uint32_t
@@ -24,15 +24,15 @@ weft_activate_backward (struct weft_step *s, uint64_t columns, uint32_t u, uint3
   return du;
 }
 
-/* Returns the residual stream that the MLP reads: x1, which includes attention, or the layer's
- * input. */
+/* Returns the residual stream that the MLP reads: x1, to which the attention output has been added,
+ * or with parallel attention the layer's input x. */
 static uint32_t
 stream (const struct weft_step *s, const struct weft_saved *saved)
 {
   return s->model->residual == WEFT_RESIDUAL_SEQUENTIAL ? saved->x1 : saved->x;
 }
 
-/* Whether norm2 precedes the MLP. */
+/* Whether a norm (norm2) runs directly before the MLP. */
 static gboolean
 has_norm (const struct weft_step *s)
 {
@@ -40,8 +40,8 @@ has_norm (const struct weft_step *s)
          s->model->residual != WEFT_RESIDUAL_ONE_NORM;
 }
 
-/* Returns the input of fc1: the output of norm2; the output of norm1, if attention and MLP share
- * one norm; or the residual stream. */
+/* Returns the input of fc1: the output of norm2. If attention and MLP share one norm, returns the
+ * output of norm1. Without either, returns the residual stream. */
 static uint32_t
 input (const struct weft_step *s, const struct weft_saved *saved)
 {
@@ -50,7 +50,8 @@ input (const struct weft_step *s, const struct weft_saved *saved)
   return s->model->residual == WEFT_RESIDUAL_ONE_NORM ? saved->n1 : saved->x1;
 }
 
-/* Computes, or recomputes, the activations that backward of the MLP reads. */
+/* Appends the ops for the activations that the backward of the MLP reads. Used in forward and in
+ * recompute. */
 static void
 inner (struct weft_step *s, struct weft_saved *saved)
 {
@@ -84,10 +85,10 @@ normalise_again (struct weft_step *s, struct weft_saved *saved)
     saved->n2 = weft_norm_again (s, "norm2", WEFT_NORM2_WEIGHT, stream (s, saved));
 }
 
-/* Sets pass->x to the gradient of the residual stream before the MLP. dn2 is the gradient of the
- * input of fc1. With residual = parallel_one_norm sets pass->beside to dn2 instead. If attention
- * and MLP read the same residual stream, backward of attention reads the gradient of the layer's
- * output from pass->branch. */
+/* Sets pass->x to the gradient of the residual stream before the MLP. dn2 is the gradient of fc1's
+ * input. With residual = parallel_one_norm, sets pass->beside to dn2 instead. If attention and MLP
+ * read one residual stream, the backward of attention reads the gradient of the layer's output from
+ * pass->branch. */
 static void
 join_gradients (struct weft_step *s, struct weft_layer_pass *pass, uint32_t dn2)
 {

@@ -1,9 +1,9 @@
-/* A layer of experts: the router, experts, shared experts.
+/* A layer of experts (MoE layer): the router, experts, shared experts.
  *
  * Selective recompute (Megatron-Core moe_layer.py, shared_experts.py, experts.py):
- *   moe             stores only n2. The whole layer runs again before its backward, including its
- *                   collectives and the last maps, whose outputs no kernel reads, because Megatron-
- *                   Core checkpoints the layer as a whole
+ *   moe             stores only n2. The whole MoE layer runs again before its backward, including
+ *                   collectives and the last linear layers, although no kernel reads the outputs of
+ *                   these linear layers. The reason: Megatron-Core checkpoints the layer as a whole
  *   shared_experts  shared experts run again before their backward
  *   moe_act         stores the output of fc1, and computes the activation again */
 #include "core/passes/layer/moe.h"
@@ -11,9 +11,10 @@
 #include "core/base/zigzag.h"
 #include <math.h>
 
-/* Returns the number of received rows that costs assume, according to moe_load_imbalance. Sets
- * *room to the number of rows of buffers. On CPUs this is the largest possible number, because a
- * rank may receive the tokens of all sources if no tokens are dropped. */
+/* Returns the number of received rows with which costs are computed; it depends on
+ * moe_load_imbalance. Sets *room to the number of rows of buffers. On CPUs *room is the largest
+ * possible number, because a rank may receive all tokens of all sources if no tokens are
+ * dropped. */
 static uint64_t
 planned (const struct weft_step *s, const struct weft_moe *z, uint64_t sources, uint64_t *room)
 {
@@ -28,8 +29,9 @@ planned (const struct weft_step *s, const struct weft_moe *z, uint64_t sources, 
   return n;
 }
 
-/* Canonical order: sets z->leaves, the number of leaves (kernels/leaves.h) of the sums over this
- * rank's tokens, and z->parts, the number of ranks that share one leaf. */
+/* For canonical order: sets z->leaves, the number of leaves (partial sums of the tree,
+ * kernels/leaves.h) in sums over this rank's tokens, and z->parts, the number of ranks that share
+ * one leaf. */
 static void
 set_leaves (const struct weft_step *s, struct weft_moe *z)
 {
@@ -86,7 +88,7 @@ weft_moe_tokens (struct weft_step *s, uint64_t columns, const char *name)
 
 /* ------------------------------------------------------------------------- router */
 
-/* Chooses experts for each token. Returns the router weights of the chosen experts, and sets
+/* Chooses experts for each token. Returns the router weights of the chosen experts. Sets
  * saved->scores and saved->choice. */
 static uint32_t
 route (struct weft_step *s, struct weft_saved *saved)
@@ -107,7 +109,8 @@ route (struct weft_step *s, struct weft_saved *saved)
   return prob;
 }
 
-/* Returns the gradient of n2. dprob is the gradient of the router weights. */
+/* Appends the router's backward. Returns the gradient of n2, the router's input. dprob is the
+ * gradient of the router weights. */
 static uint32_t
 route_backward (struct weft_step *s, const struct weft_saved *saved, uint32_t dprob)
 {
@@ -134,8 +137,8 @@ shared_up (const struct weft_step *s)
   return shared_width (s) * weft_model_wide (s->model);
 }
 
-/* moe_shared_expert_overlap: whether kernels of shared experts are issued right after an
- * all-to-all, on which they do not depend (Megatron-Core, moe/shared_experts.py). */
+/* Whether kernels of shared experts are issued right after an all-to-all, which they do not depend
+ * on and therefore overlap (moe_shared_expert_overlap; Megatron-Core, moe/shared_experts.py). */
 static gboolean
 overlaps_shared (const struct weft_step *s)
 {
@@ -223,9 +226,9 @@ normalise (struct weft_step *s, struct weft_layer_pass *pass)
   choose (s, pass);
 }
 
-/* The flex dispatcher is one kernel for tokens and router weights (DeepEP, fused_a2a.py of
- * Megatron-Core): sets a flag in s->at, so that the next collective joins the previous launch.
- * Returns the previous s->at, which the caller restores. */
+/* The flex dispatcher sends tokens and router weights in one kernel (DeepEP, fused_a2a.py of
+ * Megatron-Core). Sets a flag in s->at that makes the next collective join the previous launch.
+ * Returns the previous s->at, which the caller writes back to s->at. */
 static struct weft_op
 join (struct weft_step *s)
 {

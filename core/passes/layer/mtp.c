@@ -1,15 +1,17 @@
-/* Multi-token prediction: after the last layer of the model, each depth adds one layer that
- * predicts one token further ahead (DeepSeek-V3, arXiv 2412.19437, section 2.2; Megatron-Core
- * multi_token_prediction.py). Depth d:
+/* Multi-token prediction: after the last layer of the model follow extra layers, called depths.
+ * Each depth predicts one token further ahead than the previous one (DeepSeek-V3, arXiv 2412.19437,
+ * section 2.2; Megatron-Core multi_token_prediction.py). Depth d:
  *
  *   tokens d later -> embedding -> words_norm -.
- *   normed output of depth d - 1 -> stream_norm -+-> proj (2h to h) -> layer -> norm -> head, loss
+ *   normed output of depth d - 1 -> stream_norm -+-> proj (2h to h) -> layer -> norm -> output
+ *   layer
  *
- * All depths use the embedding and the head of the model. The stage with the head has a copy of the
- * embedding, whose gradient is added to that of the first stage (optimizer/finish.c). The loss of a
- * depth is the mean over tokens with a target; the last d tokens of a sequence have no target. The
- * gradient of this loss is scaled by mtp_loss_scaling_factor / mtp_num_layers. Losses of depths are
- * reported separately from the model's loss.
+ * All depths use the embedding and the output layer of the model. The stage with the output layer
+ * has a copy of the embedding. The gradients of the copy and of the first stage's embedding are
+ * added (optimizer/finish.c). The loss of a depth is the mean over tokens with a target; the last d
+ * tokens of a sequence have no target. The gradient of this loss is scaled by
+ * mtp_loss_scaling_factor / mtp_num_layers. Losses of depths are reported separately from the
+ * model's loss.
  *
  * Megatron-Core shifts tokens on the GPU. Here the host copies shifted tokens to the device.
  *
@@ -46,7 +48,8 @@ take_part (struct weft_step *s, uint32_t x, uint32_t y, uint32_t row_parts, uint
              WEFT_USES (WEFT_R (x), WEFT_W (y)));
 }
 
-/* Returns the columns of all ranks for the rows of this rank. */
+/* Input: this rank's columns for all rows. Returns the columns of all ranks for this rank's
+ * rows. */
 static uint32_t
 gather_columns (struct weft_step *s, uint32_t part)
 {
@@ -67,7 +70,7 @@ gather_columns (struct weft_step *s, uint32_t part)
   return mine;
 }
 
-/* Backward of gather_columns(). */
+/* Backward of gather_columns(): returns the gradient of this rank's columns. */
 static uint32_t
 scatter_columns (struct weft_step *s, uint32_t dy)
 {
@@ -81,7 +84,8 @@ scatter_columns (struct weft_step *s, uint32_t dy)
   return part;
 }
 
-/* Returns the input of the transformer layer. */
+/* Computes the input of the transformer layer from the embeddings and the previous depth's output.
+ * Returns the input. */
 static uint32_t
 join (struct weft_step *s, struct weft_saved_mtp *m)
 {
@@ -97,8 +101,8 @@ join (struct weft_step *s, struct weft_saved_mtp *m)
   return weft_cast_to_residual (s, gather_columns (s, y), "mtp_proj");
 }
 
-/* Backward of join(): sets parts[] to the gradients of the normed words and of the normed
- * stream. */
+/* Backward of join(). Sets parts[] to the gradients of the two norms' outputs: first of the
+ * embeddings, then of the residual stream. */
 static void
 take_apart (struct weft_step *s, const struct weft_saved_mtp *m, uint32_t dy, uint32_t parts[2])
 {
@@ -116,7 +120,8 @@ take_apart (struct weft_step *s, const struct weft_saved_mtp *m, uint32_t dy, ui
 
 /* ------------------------------------------------------------------------------ passes */
 
-/* Appends the layer of a depth and its input, as forward or as recompute. */
+/* Appends the transformer layer of one multi-token prediction depth, with the ops that compute its
+ * input. Used in forward and in recompute. */
 static void
 run_layer (struct weft_step *s, uint32_t micro, uint32_t depth)
 {
@@ -155,17 +160,18 @@ run_again (struct weft_step *s, uint32_t micro, uint32_t depth)
   s->at = at;
 }
 
-/* The embedding lookups of all depths, whose gradients are added to one operand `table`. On the
- * stage that holds the embedding `table` comes from weft_head_grad_begin(). On another stage
- * `table` is the gradient of the stage's copy of the embedding. */
+/* The embedding lookups of all multi-token prediction depths. Their gradients are added to one
+ * operand, `table`. On the stage that holds the embedding, `table` comes from
+ * weft_head_grad_begin(). On another stage, `table` is the gradient of that stage's copy of the
+ * embedding. */
 struct lookups {
   struct weft_use table;
-  uint32_t *ids, *dx; /* buffers by depth */
+  uint32_t *ids, *dx; /* arrays of buffers by depth */
 };
 
-/* Adds the embedding gradient of one depth of multi-token prediction. With reduction_order =
- * canonical, the gradients of all depths of a chunk of a sequence are one summand of the reduction,
- * so one kernel adds all depths after the backward of depth 1, which runs last. */
+/* Adds the embedding gradient of one multi-token prediction depth (extra prediction layer). In
+ * canonical order, the gradients of all depths of one piece of a sequence are one term of the sum.
+ * One kernel therefore adds all depths after the backward of depth 1, which runs last. */
 static void
 words_gradient (struct weft_step *s, uint32_t depth, struct lookups *l)
 {
@@ -181,8 +187,9 @@ words_gradient (struct weft_step *s, uint32_t depth, struct lookups *l)
   l->table.read = 1;
 }
 
-/* Backward of one depth. dy_of[0] is the gradient of its normed output. Returns the gradient of the
- * normed output of the previous depth, to which the head contributes dy_of[1]. */
+/* Backward of one multi-token prediction depth. dy_of[0] is the gradient of the depth's normed
+ * output. Returns the gradient of the previous depth's normed output, which includes dy_of[1], its
+ * gradient from the output layer. */
 static uint32_t
 depth_backward (struct weft_step *s, uint32_t micro, uint32_t depth, const uint32_t dy_of[2],
                 struct lookups *lookups)
@@ -206,7 +213,8 @@ depth_backward (struct weft_step *s, uint32_t micro, uint32_t depth, const uint3
                                    m->stream, dy_of[1]);
 }
 
-/* Returns the gradient of the embedding that multi-token prediction reads. */
+/* Returns the gradient of the embedding that multi-token prediction reads: the embedding itself, or
+ * this stage's copy of it. */
 static struct weft_use
 begin_table (struct weft_step *s)
 {

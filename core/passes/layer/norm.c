@@ -1,10 +1,11 @@
 /* The norms of the residual stream.
  *
- * If sequence_parallel is on, each rank has only some rows of the stream. The gradient of a norm's
- * weight on this rank is then a partial sum. In fast order partial sums are all-reduced once in
- * each step (optimizer/finish.c), or before each data-parallel reduction if gradients are reduced
- * in every microbatch. In canonical order one kernel computes the sum over a whole sequence: ranks
- * all-gather the operands, and each rank computes the same sum. */
+ * If sequence_parallel is on, each rank has only some rows of the residual stream. The gradient of
+ * a norm's weight on this rank is then a partial sum. Normally partial sums are all-reduced once in
+ * each step (optimizer/finish.c), or before each data parallel reduction if gradients are reduced
+ * in every microbatch. In canonical order (equal bits for all strategies) one kernel computes the
+ * sum over a whole sequence. For this kernel ranks all-gather the operands, and every rank computes
+ * the whole sum. */
 #include "core/passes/layer/block.h"
 
 uint32_t
@@ -34,8 +35,8 @@ weft_norm_again (struct weft_step *s, const char *name, enum weft_layer_param wh
   return y;
 }
 
-/* Canonical order: computes the gradients of weight and bias over all tokens of the microbatch, in
- * grad[0] and grad[1]. */
+/* Used in canonical order: computes the gradients of a norm's weight (grad[0]) and bias (grad[1])
+ * over all tokens of the microbatch. */
 static void
 whole_gradients (struct weft_step *s, const char *name, const struct weft_norm_operands *o,
                  uint64_t columns, const struct weft_use grad[2])

@@ -1,32 +1,33 @@
 /* Activation offload: activations of the first n of L layers are stored in host memory between
- * forward and backward. There are two plans for when copies start and when device memory is free
- * (Transformer Engine pytorch/cpu_offload.py):
+ * forward and backward. There are two methods, which differ in when copies start and when device
+ * memory is freed (Transformer Engine pytorch/cpu_offload.py):
  *
- *   today    (the current plan) layer i is copied to the host when the forward of layer i + 1
+ *   default  (the newer method) layer i is copied to the host when the forward of layer i + 1
  *            begins. Its memory is freed when the forward of layer L - n + i begins, which waits
  *            for the copy. Layer i is copied back when the backward of layer L - 1 - n + i begins.
- *            A kernel waits only for the tensors that it reads. Their device memory is freed when
- *            the next layer's backward begins. L - n layers are on the device at one time
- *   windows  (cpu_offloading_double_buffering, the older plan) the first layer is copied after its
- *            forward, and the others one by one at the ends of windows of about L / n layers. At
- *            the end of a window the compute stream waits for the copy in flight and then frees its
- *            memory. Backward copies layers back at the same places in reverse order, into two
- *            permanent sets of buffers used in turn. If windows are long, Transformer Engine copies
- *            layer i into the buffers of layer i + 2 before the backward of layer i + 2. Here the
- *            copy starts after that backward */
+ *            A kernel waits only for the tensors that it reads. The device memory of these tensors
+ *            is freed when the next layer's backward begins. The activations of L - n layers are
+ *            on the device at one time
+ *   windows  (cpu_offloading_double_buffering, the older method) the first layer is copied after
+ *            its forward, and the others one by one at the ends of windows of about L / n layers.
+ *            At the end of a window the compute stream waits for the copy in flight and then frees
+ *            its memory. Backward copies layers back at the ends of the windows in reverse order,
+ *            into two permanent sets of buffers used in turn. If windows are long, Transformer
+ *            Engine copies layer i into the buffers of layer i + 2 before the backward of layer i +
+ *            2. Here the copy starts after that backward */
 #include "core/passes/layer/chunk.h"
 
 /* Activations of one layer and microbatch in host memory. */
 struct offloaded {
   struct weft_saved host;
-  uint32_t sent; /* the last copy to the host */
+  uint32_t sent; /* op of the last copy to the host */
 };
 
 struct weft_offload_part {
-  uint32_t n;                  /* number of offloaded layers */
+  uint32_t n;                  /* n: number of layers whose activations are offloaded */
   struct offloaded *offloaded; /* [n_micro][n] */
-  /* cpu_offloading_double_buffering: two permanent sets of buffers, which layers that are copied
-   * back from the host use in turn */
+  /* with cpu_offloading_double_buffering: two permanent sets of buffers. Layers that are copied
+   * back from the host use the sets in turn */
   struct weft_saved reload[2];
 };
 
@@ -38,8 +39,8 @@ list (struct weft_saved *saved)
   return (uint32_t *) (void *) saved;
 }
 
-/* Returns the number of layers that may be offloaded. Offload requires a single pipeline stage, and
- * excludes layers of multi-token prediction. */
+/* Returns the number of layers that may be offloaded. Offload requires a single pipeline stage.
+ * Layers of multi-token prediction are not offloaded. */
 static uint32_t
 layers (const struct weft_step *s)
 {
@@ -75,7 +76,7 @@ go_to (struct weft_step *s, uint32_t l)
   return at;
 }
 
-/* Creates a buffer with the type and size of `like`, in host memory or on the device. */
+/* Creates a buffer with the dtype and size of `like`, in host memory or on the device. */
 static uint32_t
 room_for (struct weft_step *s, uint32_t like, gboolean on_host)
 {
@@ -121,8 +122,8 @@ send (struct weft_step *s, uint32_t micro, uint32_t l)
   s->at = at;
 }
 
-/* Frees the device memory of a layer. after: the copy that must end before the memory is freed, or
- * WEFT_NO_OP. */
+/* Frees the device memory of a layer's activations. after: the copy that must end before the memory
+ * is freed, or WEFT_NO_OP. */
 static void
 release (struct weft_step *s, uint32_t micro, uint32_t l, uint32_t after)
 {
@@ -155,7 +156,7 @@ standing_buffer (struct weft_step *s, uint32_t set, int i, uint32_t like)
 }
 
 /* Copies the activations of a layer from host memory to the device. Tensors are copied in reverse
- * order, because backward reads them in that order. */
+ * order of forward, because backward reads them in reverse order. */
 static void
 fetch (struct weft_step *s, uint32_t micro, uint32_t l)
 {
@@ -206,8 +207,8 @@ after_backward (struct weft_step *s, uint32_t micro)
 
 /* ----------------- cpu_offloading_double_buffering: copies at the ends of windows */
 
-/* Returns the last layer of window i. After the forward of this last layer, kernels wait for the
- * copy of layer i to the host. */
+/* Returns the last layer of window i (a run of consecutive layers). After the forward of that
+ * layer, kernels wait for the copy of layer i to the host. */
 static uint32_t
 window_end (const struct weft_step *s, uint32_t i)
 {
@@ -230,8 +231,8 @@ window_after_forward (struct weft_step *s, uint32_t micro, uint32_t l)
   }
 }
 
-/* Returns the layer l such that layer i is copied back to the device before the backward of layer
- * l. Layers i and i + 2 share buffers. */
+/* Returns a layer number l: layer i is copied back to the device before the backward of layer l.
+ * Layers i and i + 2 share one set of buffers. */
 static uint32_t
 window_begin (const struct weft_step *s, uint32_t i)
 {

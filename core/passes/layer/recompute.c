@@ -1,4 +1,4 @@
-/* The layers of a chunk for one microbatch, and full recompute.
+/* The layers of a model chunk for one microbatch, and full recompute.
  *
  * Full recompute stores only the input of a block of layers, and runs the forward of the block
  * again inside backward (Megatron-Core recompute_method). Method `uniform` cuts the chunk into
@@ -15,13 +15,13 @@
  * A layer of multi-token prediction (mtp.c) is a separate block in method `uniform`, and is not
  * recomputed in method `block` (Megatron-Core multi_token_prediction.py).
  *
- * delay_wgrad_compute: the weight gradients of a layer run after all of its input gradients. Weight
- * gradients of the first layer of every stage but the first run while the gradient for the previous
- * stage is being sent (pipeline/exchange.c). */
+ * With delay_wgrad_compute, the weight gradients of a layer run after all of its input gradients.
+ * Weight gradients of the first layer of every stage but the first run while the gradient for the
+ * previous stage is being sent (pipeline/exchange.c). */
 #include "core/passes/layer/chunk.h"
 #include "core/passes/layer/nodes.h"
 
-/* Returns the number of forward passes before the first backward. */
+/* Returns the number of forward passes of this rank before its first backward pass. */
 static uint32_t
 window (const weft_grid *grid, uint32_t rank)
 {
@@ -62,8 +62,8 @@ weft_recomputes (const struct weft_step *s, enum weft_recompute_module module)
   return !whole && (s->layer->recompute.modules >> module & 1);
 }
 
-/* Returns the number of layers in the block of layer `l`, or 0 if the layer is not fully
- * recomputed. Sets *first to the first layer of the block. */
+/* Returns the number of layers in the recomputed block that contains layer `l`, and sets *first to
+ * the block's first layer. Returns 0 if the layer is not fully recomputed. */
 static uint32_t
 block_of (const struct weft_step *s, uint32_t l, uint32_t *first)
 {
@@ -92,7 +92,7 @@ weft_recomputes_mtp (const struct weft_step *s)
          s->layer->recompute.method != WEFT_RECOMPUTE_BLOCK;
 }
 
-/* Returns the index in the whole model of layer `l` of the chunk. */
+/* Returns the number in the whole model of layer `l` of the model chunk. */
 static uint32_t
 layer_at (const struct weft_step *s, uint32_t l)
 {
@@ -122,8 +122,8 @@ layer_forward (struct weft_step *s, uint32_t micro, uint32_t l, uint32_t x)
   return x;
 }
 
-/* Converts x to type `to`. mp_policy_output_dtype sets the type of activations between layers and
- * of their gradients. Inside layers these may have another type. */
+/* Converts activation x to dtype `to`. mp_policy_output_dtype sets the dtype of activations between
+ * layers and of their gradients. Activations inside layers may have another dtype. */
 static uint32_t
 cast (struct weft_step *s, uint32_t l, uint32_t x, enum weft_dtype to)
 {

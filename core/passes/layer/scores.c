@@ -1,13 +1,13 @@
-/* Attention as separate products (attention_backend = unfused), like Megatron-Core's
- * DotProductAttention:
+/* Attention as separate matrix products and a softmax (attention_backend = unfused), like
+ * Megatron-Core's DotProductAttention:
  *
  *   qkv -> scores -> softmax -> p (-> dropout -> pd) -> context -> o
  *
- * Stored for backward: p, and with dropout pd and its mask. With 16-bit activations these tensors
- * have 2 a s^2 b bytes, or 5 a s^2 b bytes with dropout (arXiv 2205.05198, section 4.1). If
- * core_attn is recomputed, none of these tensors is stored: p, pd and the mask are computed again
- * when the backward of attention begins. The product with the values is not computed again, because
- * backward does not read its output. */
+ * Stored for backward: p, and with dropout pd and its mask. With 16-bit activations, a heads,
+ * sequence length s and microbatch size b, these tensors have 2 a s^2 b bytes, or 5 a s^2 b bytes
+ * with dropout (arXiv 2205.05198, section 4.1). If core_attn is recomputed, none of these tensors
+ * is stored: p, pd and the mask are computed again when the backward of attention begins. The
+ * product with the values is not computed again, because backward does not read its output. */
 #include "core/passes/layer/attention.h"
 
 static uint32_t
@@ -32,8 +32,8 @@ probabilities (struct weft_step *s, struct weft_saved *saved)
   saved->pd = pd == saved->p ? WEFT_NO_BUF : pd;
 }
 
-/* Returns the probabilities that multiply the values: pd if the layer has dropout, p if it has
- * none. */
+/* Returns the attention probabilities by which values are multiplied: pd if the layer has dropout,
+ * p if it has none. */
 static uint32_t
 weights (const struct weft_saved *saved)
 {

@@ -1,6 +1,6 @@
-/* The end of a step in Megatron-Core's order (finalize_model_grads.py, distrib_optimizer.py): waits
- * for the reductions of gradients, adds the gradients of the copies of a tied embedding, computes
- * the gradient norm, clips, updates and gathers weights. */
+/* The end of a step in Megatron-Core's order (finalize_model_grads.py, distrib_optimizer.py). The
+ * appended ops wait for the reductions of gradients, add the gradients of the copies of a tied
+ * embedding, compute the gradient norm, clip, update the weights, and all-gather them. */
 #include "core/passes/layer/layer.h"
 #include "core/passes/optimizer/states.h"
 
@@ -11,8 +11,8 @@ flat_state (struct weft_step *s, uint64_t elements, const char *name)
                                                                    elements, name);
 }
 
-/* Appends a kernel of the update on the device, or on the host if the optimizer state is in host
- * memory. On the host it waits for all copies. */
+/* Appends a kernel of the optimizer update on the device, or on the CPU if the optimizer state is
+ * in host memory. A CPU kernel waits for all copies between device and host. */
 static uint32_t
 emit_at_state (struct weft_step *s, enum weft_op_kind kind, const char *name,
                struct weft_shape shape, const struct weft_use *uses, uint32_t n_uses)
@@ -31,14 +31,14 @@ weft_optimizer_slice (const struct weft_step *s, uint32_t k)
   return view->bytes / weft_dtype_bytes (view->dtype) / weft_mesh_group_size (s->mesh, view->shard);
 }
 
-/* The number of elements of the slice of bucket k that the device updates. */
+/* Number of elements in this rank's slice of bucket k that the device updates. */
 static uint64_t
 device_slice (const struct weft_step *s, uint32_t k)
 {
   return weft_optimizer_slice (s, k) - s->optimizer->n_host[k];
 }
 
-/* For optimizer states that every bucket has: always TRUE. */
+/* Filter for optimizer states that every bucket has. Always TRUE. */
 static gboolean
 every (const struct weft_step *s, uint32_t k)
 {
@@ -46,8 +46,8 @@ every (const struct weft_step *s, uint32_t k)
   return TRUE;
 }
 
-/* Whether Adam updates fp32 weights. FALSE: Megatron-FSDP without preserve_fp32_weights, where Adam
- * updates the weights that kernels read, with gradients in their own type. */
+/* Whether Adam updates fp32 weights. FALSE for Megatron-FSDP without preserve_fp32_weights: Adam
+ * then updates the weights that kernels read, from gradients in the gradients' own dtype. */
 static gboolean
 updates_fp32 (const struct weft_step *s)
 {
@@ -66,8 +66,8 @@ has_narrow_grads (const struct weft_step *s, uint32_t k)
   return weft_step_flat (s, k)->grad_dtype != WEFT_FP32 && updates_fp32 (s);
 }
 
-/* Creates one flat buffer of a state for all buckets that have this state (`wanted`), and a view of
- * it for each bucket: WEFT_NO_BUF for other buckets. */
+/* Creates one flat buffer for one optimizer state of all buckets that have this state (`wanted`),
+ * and a view of it for each of these buckets. Other buckets have WEFT_NO_BUF. */
 static void
 add_state (struct weft_step *s, const char *name, uint32_t **view,
            gboolean (*wanted) (const struct weft_step *s, uint32_t k))
@@ -87,8 +87,8 @@ add_state (struct weft_step *s, const char *name, uint32_t **view,
   }
 }
 
-/* Creates masters and moments: at the end of the step, or at its start if weights are rounded from
- * masters there. */
+/* Creates the master weights and Adam's moments when they are first needed: at the end of the step,
+ * or at the start of the step if weights are rounded from master weights at that point. */
 static void
 build_states (struct weft_step *s)
 {
@@ -132,7 +132,8 @@ weft_optimizer_end (struct weft_step *s)
   g_free (o);
 }
 
-/* The parameter whose gradient needs the sum over two copies of an embedding, or WEFT_NO_PARAM. */
+/* Returns the parameter whose gradient is the sum over two copies of an embedding. Returns
+ * WEFT_NO_PARAM if there is one copy only. */
 static uint32_t
 tied_param (const struct weft_step *s)
 {
@@ -145,8 +146,9 @@ tied_param (const struct weft_step *s)
              : weft_params_of_end (s, WEFT_HEAD_WEIGHT);
 }
 
-/* Canonical order: a tied head on the embedding's stage has a separate sum, which was reduced like
- * a bucket. Adds this sum to the gradient of the embedding. */
+/* Adds the separate gradient of a tied output layer to the gradient of the embedding. The gradient
+ * is separate only in canonical order, and only if one stage holds both embedding and output layer.
+ * It was reduced like a bucket. */
 static uint32_t
 add_tied_head (struct weft_step *s, uint32_t grad)
 {
@@ -158,8 +160,9 @@ add_tied_head (struct weft_step *s, uint32_t grad)
                         WEFT_USES (WEFT_RW (grad), WEFT_R (head)));
 }
 
-/* If the embedding is on two stages, an all-reduce adds its gradients. Gradients in host memory are
- * copied to the device and back for the all-reduce. */
+/* If two stages hold the embedding, appends an all-reduce that adds the gradients of both copies.
+ * Gradients in host memory are copied to the device before the all-reduce, and back to the host
+ * afterwards. */
 static uint32_t
 add_stages (struct weft_step *s, uint32_t grad)
 {
@@ -179,9 +182,9 @@ add_stages (struct weft_step *s, uint32_t grad)
   return s->on_host ? weft_to_host (s, &copy) : op;
 }
 
-/* Adds the gradients of a tied embedding, after the reductions of all buckets. The whole gradient
- * is reduced, although this rank updates only one slice of it (finalize_model_grads.py,
- * _allreduce_word_embedding_grads). */
+/* Adds the gradients of the copies of a tied embedding, after the gradients of all buckets have
+ * been reduced. The whole gradient is all-reduced, although this rank updates only one slice of it
+ * (finalize_model_grads.py, _allreduce_word_embedding_grads). */
 static uint32_t
 reduce_tied (struct weft_step *s, uint32_t param)
 {
@@ -198,13 +201,15 @@ reduce_tied (struct weft_step *s, uint32_t param)
   return op;
 }
 
-/* calculate_per_token_loss: the rank with the head broadcasts its number of tokens to the other
- * stages, an all-reduce adds the numbers of all replicas, and every gradient is divided by the sum
- * (finalize_model_grads.py). The division waits for all ops that still write gradients. */
+/* calculate_per_token_loss: divides all gradients by the number of tokens in the batch
+ * (finalize_model_grads.py). The rank with the output layer broadcasts its number of tokens to the
+ * other stages, and an all-reduce adds the numbers of all replicas. The division waits for all ops
+ * that still write gradients. */
 static void
 divide_by_tokens (struct weft_step *s, uint32_t tied_reduced)
 {
-  uint32_t place = s->grid->place[s->grid->n_stages - 1]; /* the place of the head */
+  /* place of the last stage, which has the output layer, in the pipeline grid */
+  uint32_t place = s->grid->place[s->grid->n_stages - 1];
   struct weft_op row = { .kind = WEFT_OP_BROADCAST,
                          .group = WEFT_GROUP_PP,
                          .peer = place / s->grid->n_chunks == 0 ? 0 : -1,
@@ -228,7 +233,8 @@ divide_by_tokens (struct weft_step *s, uint32_t tied_reduced)
   }
 }
 
-/* The gradients that the device's Adam reads: the fp32 copy, if there is one. */
+/* Returns the buffer with the gradients that Adam on the device reads: the fp32 copy if the bucket
+ * has one, otherwise the reduced gradients. */
 static uint32_t
 owned_grad (const struct weft_step *s, uint32_t k)
 {
@@ -245,7 +251,8 @@ only_duplicates (const struct weft_step *s, uint32_t k)
   return TRUE;
 }
 
-/* The buffer of the sum of squares: in host memory if the gradients are there. */
+/* Returns the buffer for the sum of squared gradients. The buffer is in host memory if the
+ * gradients are in host memory. */
 static uint32_t
 start_norm (struct weft_step *s)
 {
@@ -260,7 +267,7 @@ start_norm (struct weft_step *s)
   return squares;
 }
 
-/* Copies a sum of squares in host memory to the device. */
+/* Copies the sum of squares from host memory to the device, if the sum was computed on the host. */
 static void
 end_norm (struct weft_step *s, uint32_t squares)
 {
@@ -271,19 +278,21 @@ end_norm (struct weft_step *s, uint32_t squares)
     weft_from_host (s, &copy);
 }
 
-/* The first op on a bucket after its reduction also waits for the ops that complete the gradients:
- * the all-reduces over tensor parallel ranks, and the sum of a tied embedding. */
+/* Adds dependencies to the first op on a bucket after the bucket's reduction. The op also waits for
+ * the all-reduces of gradients over tensor parallel ranks, and for the all-reduce of a tied
+ * embedding. */
 static void
 wait_for_finalize (struct weft_step *s, uint32_t k, uint32_t tied, uint32_t tied_reduced)
 {
   weft_wait_for_shared_gradients (s);
-  if (weft_bucket_is_exchanged (s, k)) /* no op waits for the all-to-all of the bucket yet */
+  /* no earlier op has waited for the all-to-all of the bucket */
+  if (weft_bucket_is_exchanged (s, k))
     weft_build_dep (s->b, weft_bucket_reduced (s, k));
   if (tied != WEFT_NO_PARAM && s->params->layout.place[tied].bucket == k)
     weft_build_dep (s->b, tied_reduced);
 }
 
-/* Converts gradients to fp32 for the optimizer. */
+/* Appends a conversion of gradients to fp32 for the optimizer, for each bucket that needs one. */
 static void
 copy_to_main (struct weft_step *s, uint32_t tied, uint32_t tied_reduced)
 {
@@ -299,18 +308,19 @@ copy_to_main (struct weft_step *s, uint32_t tied, uint32_t tied_reduced)
   }
 }
 
-/* The gradients of this rank's whole slice, including elements that the host updates. */
+/* Returns the buffer with the gradients of this rank's slice of bucket k, including elements that
+ * the host updates. */
 static uint32_t
 slice_grad (const struct weft_step *s, uint32_t k)
 {
   return s->optimizer->n_host[k] ? weft_bucket_gradients (s, k) : owned_grad (s, k);
 }
 
-/* Whether the squares of distributed experts are reduced over another group than the squares of
- * dense weights. Without a sharded optimizer they are: expert parallel ranks hold different
- * experts, but copies of the same dense weights. With a sharded optimizer every slice is on one
- * rank only, so one reduction is enough, unless experts are distributed over several instances of
- * the optimizer. */
+/* Whether squared gradients of distributed experts and of dense weights are summed over different
+ * groups for the norm. Without a sharded optimizer they are, because expert parallel ranks hold
+ * different experts, but copies of the same dense weights. With a sharded optimizer every slice is
+ * on one rank only, and one all-reduce is enough. The exception: the optimizer state of experts has
+ * fewer instances (copies) than the state of dense weights. */
 static gboolean
 has_experts_apart (const struct weft_step *s)
 {
@@ -338,16 +348,16 @@ expert_squares (struct weft_step *s)
   return s->optimizer->expert_squares;
 }
 
-/* The buffer to which the squares of bucket k are added. */
+/* Returns the buffer to which the squared gradients of bucket k are added. */
 static uint32_t
 squares_of (struct weft_step *s, uint32_t k, uint32_t squares)
 {
   return measures_apart (s, k) ? expert_squares (s) : squares;
 }
 
-/* Adds the sum of squares of experts, after its own all-reduce (Megatron-Core optimizer.py,
- * ChainedOptimizer). A stage without experts takes part in the all-reduce, because the group spans
- * all stages. */
+/* Adds the sum of squared gradients of experts to the sum of dense weights, after a separate
+ * all-reduce of the experts' sum (Megatron-Core optimizer.py, ChainedOptimizer). A stage without
+ * experts also joins the all-reduce, because the group spans all stages. */
 static void
 add_experts (struct weft_step *s)
 {
@@ -384,9 +394,9 @@ measure_norm (struct weft_step *s, uint32_t tied, uint32_t tied_reduced)
   end_norm (s, squares);
 }
 
-/* The ranks whose squares are added for the norm. With a distributed optimizer they include the
- * ranks with different slices. Without it all replicas have the same gradients, so only the ranks
- * of one replica add their squares. */
+/* Returns the group of ranks whose squared gradients are added for the norm. With a distributed
+ * optimizer, this group includes the ranks with different slices of the gradients. Without it all
+ * replicas have equal gradients, so the group is the ranks of one replica. */
 static enum weft_group_kind
 norm_group (const struct weft_step *s)
 {
@@ -395,9 +405,9 @@ norm_group (const struct weft_step *s)
   return s->mesh->instances > s->mesh->outer_slices ? WEFT_GROUP_INSTANCE : WEFT_GROUP_WORLD;
 }
 
-/* Divides gradients by the loss scale. If any gradient is not finite, no rank updates its weights,
- * and the host reads that result before it enqueues further work (Megatron-Core optimizer.py,
- * _unscale_main_grads_and_check_for_nan). */
+/* Divides gradients by the loss scale, and all-reduces a flag that is set if any gradient is not
+ * finite. With the flag set, no rank updates its weights. The host reads the flag before it
+ * enqueues further ops (Megatron-Core optimizer.py, _unscale_main_grads_and_check_for_nan). */
 static void
 unscale (struct weft_step *s, uint32_t tied, uint32_t tied_reduced)
 {
@@ -410,7 +420,7 @@ unscale (struct weft_step *s, uint32_t tied, uint32_t tied_reduced)
     enum weft_dtype dtype = weft_build_buf_at (s->b, grad)->dtype;
     weft_emit (s, WEFT_OP_UNSCALE, "unscale", WEFT_SHAPE (dtype, weft_optimizer_slice (s, k)),
                WEFT_USES (WEFT_RW (grad), WEFT_RW (s->scalars.found)));
-    /* Without finalize_model_grads no op has waited for the reduction yet. */
+    /* Without finalize_model_grads(), no earlier op has waited for the gradient reduction. */
     weft_build_dep (s->b, weft_bucket_reduced (s, k));
     if (s->optimizer->grad32[k] == WEFT_NO_BUF)
       wait_for_finalize (s, k, tied, tied_reduced);
@@ -475,9 +485,10 @@ update (struct weft_step *s, uint32_t tied, uint32_t tied_reduced)
   weft_host_optimizer_finish (s);
 }
 
-/* After the update the ranks of a replica all-reduce the success of the update and the gradient
- * norm (Megatron-LM training.py, train_step): the smallest clip factor (0: no update) and the
- * largest norm. Without clip_grad there is no norm. Without a loss scale every update succeeds. */
+/* After the update, the ranks of one replica (tp x pp) agree on two scalars by all-reduce
+ * (Megatron-LM training.py, train_step). They take the smallest clip factor, which is 0 if a rank
+ * did not update, and the largest gradient norm. Without clip_grad there is no norm. Without a loss
+ * scale every update succeeds. */
 static void
 agree (struct weft_step *s)
 {
@@ -487,8 +498,9 @@ agree (struct weft_step *s)
     weft_reduce_all (s, WEFT_GROUP_MP, WEFT_REDUCE_MAX, s->scalars.squares, "largest_norm");
 }
 
-/* Averages the losses of multi-token prediction over replicas. Kernels have written them through
- * views, so the collectives need explicit dependencies. */
+/* Averages the losses of multi-token prediction over data parallel replicas. Kernels have written
+ * these losses through views of one buffer, so the collectives need explicit dependencies on the
+ * kernels. */
 static void
 report_mtp (struct weft_step *s)
 {
@@ -504,8 +516,8 @@ report_mtp (struct weft_step *s)
     weft_build_dep (s->b, kernel);
 }
 
-/* Averages the loss over replicas and copies it to the host with the norm. In canonical order the
- * host receives exact sums, and the code that reads them divides. */
+/* Averages the loss over data parallel replicas, and copies loss and gradient norm to the host. In
+ * canonical order the host receives exact sums, and the code that reads the sums divides them. */
 static void
 report (struct weft_step *s)
 {
@@ -529,9 +541,9 @@ report (struct weft_step *s)
     weft_build_dep (s->b, weft_build_last (s->b, WEFT_LANE_GPU));
 }
 
-/* Completes gradients in the order of Megatron-Core's finalize_model_grads(). PyTorch's wrappers do
- * not call finalize_model_grads(): for them this function only adds the separate sum of a tied head
- * to the gradient of the embedding. */
+/* Completes gradients in the order of Megatron-Core's finalize_model_grads(). PyTorch's wrappers
+ * (DDP, FSDP2) do not call finalize_model_grads(). For them, this function only adds the separate
+ * gradient of a tied output layer to the gradient of the embedding. */
 static uint32_t
 finalize (struct weft_step *s, uint32_t tied)
 {

@@ -1,30 +1,33 @@
 /* Optimizer offload: part of each rank's optimizer state is in host memory, and Adam runs there
  * (Megatron-Core optimizer/cpu_offloading/hybrid_optimizer.py; ZeRO-Offload, arXiv 2101.06840).
  *
- *   what    optimizer_offload_fraction of the elements that this rank updates, rounded. Buckets
- *           that the next forward reads last are offloaded first; of the last offloaded bucket the
- *           end of the slice is offloaded. Upstream offloads whole tensors, but a slice of a bucket
- *           does not consist of whole tensors
- *   host    gradient, moments and fp32 weights: 16 bytes for each element throughout the step, and
- *           during a copy the 16-bit values
- *   when    after all kernels up to the clip. overlap_cpu_optimizer_d2h_h2d: copies run on separate
- *           streams, and a slice is cut into as many parts as its bucket has matrices (upstream has
- *           one CPU optimizer for each tensor): one part is copied to the host while another is
- *           updated and a third is copied back. Without overlap copies run in the order of the
- *           compute stream: all gradients to the host, the update on the GPU, and all weights back
- *           after Adam on the host
- *   memory  a copy to memory that is not page-locked blocks the host thread. pin_cpu_grads = false:
- *           no update begins before all gradients are on the host. pin_cpu_params = false: Adam of
- *           a part waits until the previous part was copied back */
+ *   what    The fraction optimizer_offload_fraction of the elements that this rank updates is
+ *           offloaded, rounded. Buckets that the next forward reads last are offloaded first. Of
+ *           the last offloaded bucket, only the end of this rank's slice is offloaded.
+ *           (Megatron-Core offloads whole tensors, but a slice does not consist of whole tensors.)
+ *   host    Gradient, moments and fp32 weights take 16 bytes for each element throughout the step.
+ *           During a copy, the 16-bit values take host memory too.
+ *   when    The update runs after all kernels up to the clip of gradients. With
+ *           overlap_cpu_optimizer_d2h_h2d, copies run on separate streams, and a slice is cut into
+ *           as many parts as its bucket has matrices (Megatron-Core has one CPU optimizer for each
+ *           tensor). One part is then copied to the host while another is updated and a third is
+ *           copied back. Without overlap, all gradients are copied to the host, then the GPU
+ *           updates its elements, and all weights are copied back after Adam on the CPU.
+ *   memory  A copy to memory that is not page-locked blocks the host thread. With pin_cpu_grads =
+ *           false, no update begins before all gradients are on the host. With pin_cpu_params =
+ *           false, Adam of a part waits until the previous part was copied to the device. */
 #include "core/passes/optimizer/states.h"
 #include <math.h>
 
-/* A part of a bucket's slice that the host updates. Its state is a view of the host's flat
- * buffers. */
+/* A part of a bucket's slice that Adam on the CPU updates. Its master weights and moments are views
+ * of flat buffers in host memory. */
 struct part {
   uint32_t bucket;
-  uint64_t begin, n;   /* first element in the slice on the device; number of elements */
-  uint32_t grad, sent; /* grad: in fp32; sent: in the type of the reduction, or the same buffer */
+  /* begin: first element of the part in this rank's slice on the device; n: number of elements */
+  uint64_t begin, n;
+  /* grad: fp32 gradients; sent: gradients as copied from the device, in the dtype of the reduction;
+   * equal to grad if that dtype is fp32 */
+  uint32_t grad, sent;
   uint32_t master, m, v, param;
 };
 
@@ -34,7 +37,8 @@ overlaps (const struct weft_step *s)
   return s->strategy->overlap_cpu_optimizer_d2h_h2d;
 }
 
-/* Whether Adam of a part waits until the previous part was copied back. */
+/* Whether Adam of a part on the CPU waits until the updated weights of the previous part were
+ * copied to the device. */
 static gboolean
 blocks_on_return (const struct weft_step *s)
 {
@@ -59,7 +63,7 @@ weft_host_optimizer_split (struct weft_step *s)
   }
 }
 
-/* The number of parts into which the host's elements of bucket k are cut. */
+/* Number of parts into which the host-updated elements of bucket k are cut. */
 static uint64_t
 parts_of (const struct weft_step *s, uint32_t k)
 {
@@ -87,7 +91,7 @@ cut (struct weft_step *s)
   return parts;
 }
 
-/* For optimizer states that every part has on the host: always TRUE. */
+/* Filter for optimizer states that every part on the host has. Always TRUE. */
 static gboolean
 every (const struct weft_flat *flat)
 {
@@ -95,8 +99,9 @@ every (const struct weft_flat *flat)
   return TRUE;
 }
 
-/* Kernels read fp32 weights directly. Weights of other types have a master, and are converted when
- * they are copied back. */
+/* Whether the host stores a master copy of a weight. fp32 weights need none, because kernels read
+ * them directly. Other weights are converted from the master copy when they are copied to the
+ * device. */
 static gboolean
 has_master (const struct weft_flat *flat)
 {
@@ -128,8 +133,8 @@ size_in (const struct weft_step *s, const struct state *state, const struct part
   return state->wanted (weft_step_flat (s, part->bucket)) ? part->n : 0;
 }
 
-/* Creates one flat buffer of a state in host memory, and a view of it for each part: WEFT_NO_BUF
- * for parts without this state. */
+/* Creates one flat buffer for one optimizer state in host memory, and a view of it for each part. A
+ * part without this state has WEFT_NO_BUF. */
 static void
 add_state (struct weft_step *s, GArray *parts, const struct state *state)
 {
@@ -149,7 +154,8 @@ add_state (struct weft_step *s, GArray *parts, const struct state *state)
   }
 }
 
-/* Creates the buffers of 16-bit values, which live only during a copy. */
+/* Creates host buffers for 16-bit gradients and weights, which occupy memory only while a part is
+ * copied. */
 static void
 add_copy_buffers (struct weft_step *s, struct part *part)
 {
@@ -173,7 +179,7 @@ add_states (struct weft_step *s, GArray *parts)
     add_copy_buffers (s, &g_array_index (parts, struct part, i));
 }
 
-/* Copies the clip factor to host memory, for Adam on the host. */
+/* Copies the clip factor to host memory for Adam kernels on the CPU. */
 uint32_t
 weft_host_optimizer_factor (struct weft_step *s)
 {
@@ -217,7 +223,8 @@ weft_host_optimizer_send (struct weft_step *s, uint32_t tied_bucket, uint32_t ti
   weft_next_kernel_waits_for (s, s->optimizer->host_wait);
 }
 
-/* Converts the gradients of a part to fp32, after the copy `after`. */
+/* Converts the gradients of a part to fp32 on the CPU. The kernel waits for op `after`, which
+ * copies the gradients to the host. */
 static void
 convert (struct weft_step *s, const struct part *part, uint32_t after)
 {
@@ -255,7 +262,7 @@ bring_back (struct weft_step *s, const struct part *part)
   return op;
 }
 
-/* Updates the parts of one bucket, after the GPU has updated the rest of it. */
+/* Updates the host's parts of one bucket. The GPU has updated the other elements of the bucket. */
 void
 weft_host_optimizer_update (struct weft_step *s, uint32_t k)
 {
@@ -270,7 +277,7 @@ weft_host_optimizer_update (struct weft_step *s, uint32_t k)
   }
 }
 
-/* Copies weights back after all updates on the GPU. */
+/* Copies the updated weights from host to device, after all updates on the GPU. */
 void
 weft_host_optimizer_finish (struct weft_step *s)
 {

@@ -1,5 +1,5 @@
-/* optimizer.h - the end of a step, after the last backward: completion of gradients, gradient norm,
- * clip, Adam, gather of weights.
+/* optimizer.h - the ops of a step after the last backward: completion of gradients, gradient norm,
+ * clip, Adam, all-gather of weights.
  *
  *   finish.c           the end of a step, in Megatron-Core's order
  *   host_optimizer.c   optimizer_cpu_offload: the part of Adam that runs on the CPU */
@@ -9,9 +9,9 @@
 void weft_optimizer_begin (struct weft_step *s);
 void weft_optimizer_end (struct weft_step *s);
 
-/* When the step begins: rounds masters into the gradient buffer, for MXFP8 weights that forward
- * gathers through this buffer. */
+/* Used at the start of a step with MXFP8 weights whose all-gather reads the gradient buffer: rounds
+ * the fp32 master weights into the gradient buffer. */
 void weft_optimizer_stage_weights (struct weft_step *s);
 
-/* Appends all ops after the last backward. */
+/* Appends all ops of a step that follow the last backward pass. */
 void weft_optimizer_finish_step (struct weft_step *s);

@@ -1,19 +1,22 @@
-/* The tensors of a role in registration order, and their places in flat buffers of weights and
- * gradients. Each chunk has one pair of flat buffers for each pair of types, and another pair
- * for experts. core/program/layout.h describes the order of tensors in a flat buffer. */
+/* Lists the tensors of a pipeline stage in registration order, with their places in flat buffers of
+ * weights and gradients. Each model chunk has one pair of flat buffers (weights, gradients) for
+ * each combination of dtypes, and another pair for experts. core/program/layout.h describes the
+ * order of tensors in a flat buffer. */
 #include "core/passes/params/tensors.h"
 #include <string.h>
 
-/* The size of a tensor on this rank. rows is 0 if the model does not have the tensor. Tensor
- * parallel ranks shard maps by heads, by the width of the MLP, or by the vocabulary. */
+/* Size of a tensor on this rank. rows is 0 if the model does not have the tensor. Tensor parallel
+ * ranks divide linear layers by heads or by the width of the MLP, and embeddings by the
+ * vocabulary. */
 struct extent {
   uint64_t rows, columns;
   enum weft_cut cut;
-  uint64_t tail;       /* as `tail` of struct weft_param (program.h) */
-  uint64_t whole_rows; /* rows of the whole tensor without padding; 0: no padding */
-  uint64_t block;      /* experts: rows of one expert; else 0 */
-  gboolean trait;      /* TRUE: few architectures have the tensor, and only programs with the
-                        * tensor store its name. FALSE: all programs store the name */
+  uint64_t tail;       /* tail: as in struct weft_param (program.h) */
+  uint64_t whole_rows; /* rows of the whole tensor without padding; 0: the tensor has no padding */
+  uint64_t block;      /* for expert weights: rows of one expert; otherwise 0 */
+  /* TRUE: few architectures have the tensor, and only their programs store the tensor's name.
+   * FALSE: all programs store the name */
+  gboolean trait;
 };
 
 static struct extent
@@ -122,8 +125,8 @@ set_cut (struct weft_param *param, const struct extent *size, const struct weft_
   param->group = WEFT_GROUP_TP;
 }
 
-/* Sets how experts are distributed: each rank has whole experts, or expert tensor parallel ranks
- * cut each expert. */
+/* Sets the expert parallel division of an expert weight: each rank has whole experts, or expert
+ * tensor parallel ranks also divide each expert. */
 static void
 set_blocks (struct weft_param *param, const struct extent *size, const struct weft_mesh *mesh)
 {
@@ -188,8 +191,9 @@ add_layer_tensors (struct weft_step *s, uint32_t layer, int first, int end)
     param[which] = add_param (s, names[which], layer, layer_extent (s, layer, which));
 }
 
-/* Registers multi-latent attention before the MLP, as Megatron-Core does (transformer_layer.py):
- * the tensors of attention are consecutive, so that they can be a unit of Megatron-FSDP. */
+/* Registers the tensors of a layer. Tensors of multi-latent attention come before the MLP, as in
+ * Megatron-Core (transformer_layer.py): the tensors of attention are then consecutive, and can form
+ * an FSDP unit of Megatron-FSDP. */
 static void
 add_layer (struct weft_step *s, uint32_t layer)
 {
@@ -203,8 +207,8 @@ add_layer (struct weft_step *s, uint32_t layer)
   add_layer_tensors (s, layer, WEFT_ROUTER_WEIGHT, WEFT_N_LAYER_PARAM);
 }
 
-/* Whether the chunk needs a copy of the embedding. TRUE: the chunk has multi-token prediction,
- * which reads the embedding, and this role does not hold the first stage. */
+/* Whether the chunk needs its own copy of the embedding. TRUE if the chunk has multi-token
+ * prediction, which reads the embedding, and the rank does not hold the first stage. */
 static gboolean
 copies_embedding (const struct weft_step *s)
 {
@@ -212,7 +216,7 @@ copies_embedding (const struct weft_step *s)
 }
 
 /* Registers the tensors after the layers of the last stage: final norm, multi-token prediction,
- * head. */
+ * output layer. */
 static void
 add_head (struct weft_step *s)
 {
@@ -225,8 +229,8 @@ add_head (struct weft_step *s)
   add_end (s, WEFT_HEAD_WEIGHT);
 }
 
-/* Registers the tensors of each chunk, in the order embeddings, layers, final norm, multi-token
- * prediction, head. */
+/* Registers the tensors of each model chunk, in the order embeddings, layers, final norm,
+ * multi-token prediction, output layer. */
 static void
 list_params (struct weft_step *s)
 {
@@ -256,8 +260,9 @@ mark (struct weft_step *s, uint32_t param, gboolean copy)
   row->duplicate |= copy;
 }
 
-/* The first and the last stage both hold a copy of an embedding that is tied, or that multi-token
- * prediction reads. Marks this role's copy; global sums do not count the copy on the last stage. */
+/* Marks this stage's copy of the embedding as tied. The first and the last stage both hold a copy
+ * if the output layer shares the weight, or if multi-token prediction reads it. Sums over all
+ * stages, such as the gradient norm, omit the copy on the last stage. */
 static void
 mark_tied (struct weft_step *s)
 {
@@ -304,22 +309,22 @@ weft_params_is_fp8 (const struct weft_step *s, uint32_t param)
   return FALSE;
 }
 
-/* Experts that every rank holds whole are treated as dense weights. */
+/* Weights of experts that every rank holds whole are treated like dense weights. */
 gboolean
 weft_params_is_sharded_expert (const struct weft_step *s, uint32_t param)
 {
   return weft_mesh_deals_experts (s->mesh) && weft_params_is_expert (s, param);
 }
 
-/* Returns the type in which the flat buffer stores a weight. */
+/* Returns the dtype in which the flat buffer stores a weight. */
 static enum weft_dtype
 storage (const struct weft_step *s, uint32_t param)
 {
   return weft_params_is_fp8 (s, param) ? WEFT_FP8 : s->weight_dtype;
 }
 
-/* Returns the index of a parameter's flat buffer. Adds the flat buffer to the list if the list does
- * not contain it. */
+/* Returns the index of the flat buffer that contains a parameter. Adds a new flat buffer to the
+ * list if no buffer fits the parameter. */
 static uint32_t
 find_flat (struct weft_step *s, uint32_t param)
 {
@@ -340,7 +345,8 @@ find_flat (struct weft_step *s, uint32_t param)
   return s->params->flat->len - 1;
 }
 
-/* Returns the index of the flat fp8 buffer of a chunk, or UINT32_MAX if the chunk has none. */
+/* Returns the index of a chunk's flat buffer of fp8 weights (one byte per element), or UINT32_MAX
+ * if the chunk has none. */
 static uint32_t
 bytes_of (const struct weft_step *s, uint32_t chunk)
 {
@@ -352,9 +358,11 @@ bytes_of (const struct weft_step *s, uint32_t chunk)
   return UINT32_MAX;
 }
 
-/* Chunks after the first are wrapped with disable_bucketing (Megatron-LM training.py, get_model).
- * reduce_scatter_with_fp32_accumulation launches every bucket by itself. The two copies of a
- * DualPipe stage have different chunk numbers, but must group their launches in the same way. */
+/* Returns how the collectives of a model chunk's buckets are combined into launches. Chunks after
+ * the first have no bucketing, as Megatron-LM wraps them with disable_bucketing (training.py,
+ * get_model). With reduce_scatter_with_fp32_accumulation every bucket has a separate launch. The
+ * two copies of a DualPipe stage have different chunk numbers, but their launches must be combined
+ * in the same way. */
 static enum weft_launch
 launch_of (const struct weft_step *s, uint32_t chunk)
 {
@@ -437,8 +445,8 @@ sharing (const struct weft_step *s, const struct weft_flat *flat)
   return (flat->expert ? weft_mesh_expert_sharing : weft_mesh_sharing) (s->mesh);
 }
 
-/* Creates a flat buffer. The flat buffer contains whole buckets, or only this rank's slices of all
- * buckets, one after the other. */
+/* Creates a flat buffer of weights or of gradients. The buffer contains whole buckets, or only this
+ * rank's slice of every bucket, one bucket after the other. */
 static uint32_t
 flat_buffer (struct weft_step *s, uint32_t buffer, enum weft_buf_kind kind)
 {
@@ -458,8 +466,9 @@ flat_buffer (struct weft_step *s, uint32_t buffer, enum weft_buf_kind kind)
   return buf;
 }
 
-/* Megatron-FSDP does not shard tensors that only one rank holds (param_and_grad_buffer.py tests the
- * size of the group). FSDP2 wraps them in units of one rank (shard_alone). */
+/* Sets whether the weights and gradients of a flat buffer are sharded. Megatron-FSDP does not shard
+ * tensors whose sharding group has one rank (param_and_grad_buffer.py tests the size of the group).
+ * FSDP2 treats such tensors as shards over one rank (shard_alone). */
 static void
 choose_cuts (struct weft_step *s, struct weft_flat *flat)
 {
@@ -484,8 +493,8 @@ add_flats (struct weft_step *s)
   }
 }
 
-/* Creates views of all tensors whose flat buffer is whole on this rank; other tensors have
- * WEFT_NO_BUF. */
+/* Creates a view of each tensor whose flat buffer is whole on this rank. A tensor whose flat buffer
+ * is sharded has WEFT_NO_BUF. */
 static uint32_t *
 add_views (struct weft_step *s, enum weft_buf_kind kind)
 {

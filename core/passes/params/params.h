@@ -1,14 +1,14 @@
-/* params.h - the tensors of a role: names, shapes on this rank, sharding.
+/* params.h - the tensors of a pipeline stage: names, shapes on this rank, sharding.
  *
  * Parameters are numbered in registration order. tensors.h describes the flat buffers of
- * parameters, for the wings that reduce, gather and update them. */
+ * parameters, for code that reduces, gathers and updates them. */
 #pragma once
 #include "core/passes/emit/emit.h"
 #include "core/program/layout.h"
 
-/* Parameters of one layer, in registration order, but multi-latent attention (WEFT_Q_DOWN_WEIGHT to
- * WEFT_KV_UP_BIAS) is registered before WEFT_NORM2_WEIGHT. A layer that does not have one of these
- * tensors stores WEFT_NO_PARAM at the tensor's index. */
+/* Parameters of one layer, in registration order. Exception: the tensors of multi-latent attention
+ * (WEFT_Q_DOWN_WEIGHT to WEFT_KV_UP_BIAS) are registered before WEFT_NORM2_WEIGHT. For a tensor
+ * that a layer does not have, the layer stores WEFT_NO_PARAM at the tensor's index. */
 #define WEFT_LAYER_PARAM_LIST(X)                                                                   \
   X (WEFT_MTP_WORDS_NORM_WEIGHT, "mtp_words_norm.weight")                                          \
   X (WEFT_MTP_WORDS_NORM_BIAS, "mtp_words_norm.bias")                                              \
@@ -65,7 +65,7 @@ enum weft_layer_param {
       WEFT_N_LAYER_PARAM
 };
 
-/* Parameters at the two ends of the pipeline. */
+/* Parameters of the first and the last pipeline stage, outside layers. */
 #define WEFT_END_PARAM_LIST(X)                                                                     \
   X (WEFT_EMBED_WEIGHT, "embedding.weight")                                                        \
   X (WEFT_POSITION_WEIGHT, "position.weight")                                                      \
@@ -83,21 +83,28 @@ enum weft_end_param {
 
 #define WEFT_NO_PARAM 0xffffffffu
 
-/* How a data-parallel strategy lays tensors out, and which tensors it shards. replicas/wrapper.c
- * defines a struct weft_shard_rule for each strategy. */
+/* How a data parallel strategy lays tensors out in flat buffers, and which tensors it shards.
+ * replicas/wrapper.c defines a struct weft_shard_rule for each strategy. */
 struct weft_shard_rule {
   void (*lay_out) (struct weft_layout *layout, const struct weft_layout_rule *rule,
                    const struct weft_layout_param *param, uint32_t n_param);
-  /* Returns the FSDP unit of a parameter, or WEFT_NO_UNIT. NULL: the strategy has no units. */
+  /* Returns the FSDP unit that contains a parameter, or WEFT_NO_UNIT if none does. NULL: the
+   * strategy has no FSDP units. */
   uint32_t (*unit_of) (const struct weft_step *s, uint32_t param);
-  gboolean shard_grads, shard_weights; /* each replica stores a slice */
-  gboolean shard_alone;                /* tensors are sharded even if only one rank holds them */
-  gboolean overwrites;                 /* gradients are not zeroed when a step begins */
+  /* TRUE: each data parallel replica stores only a slice of gradients (shard_grads), of weights
+   * (shard_weights) */
+  gboolean shard_grads, shard_weights;
+  /* TRUE: tensors are sharded even if only one rank holds their shards */
+  gboolean shard_alone;
+  /* TRUE: the first microbatch overwrites gradients, so they are not zeroed at the start of a
+   * step */
+  gboolean overwrites;
 };
 
-/* build: lists the tensors, lays out their flat buffers and creates views. publish: writes the
- * tensors into the program; call it after replicas/ has created its buffers. end: frees the wing's
- * state. */
+/* weft_params_build() lists the tensors, lays out their flat buffers and creates views.
+ * weft_params_publish() writes the tensors into the program; the caller calls it after the
+ * functions of replicas/ have created their buffers. weft_params_end() frees the state of
+ * params/. */
 void weft_params_build (struct weft_step *s);
 void weft_params_publish (struct weft_step *s);
 void weft_params_end (struct weft_step *s);
@@ -105,32 +112,35 @@ void weft_params_end (struct weft_step *s);
 uint32_t weft_params_count (const struct weft_step *s);
 struct weft_param *weft_param_at (const struct weft_step *s, uint32_t param);
 
-/* Returns the number of a parameter of the current layer (s->at.layer), or WEFT_NO_PARAM. */
+/* Returns the number of a parameter of the current layer (s->at.layer), or WEFT_NO_PARAM if the
+ * layer does not have the parameter. */
 uint32_t weft_params_layer (const struct weft_step *s, enum weft_layer_param which);
 
-/* Returns the number of a parameter of `layer`, or WEFT_NO_PARAM. */
+/* Returns the number of a parameter of layer `layer`, or WEFT_NO_PARAM if the layer does not have
+ * the parameter. */
 uint32_t weft_params_of_layer (const struct weft_step *s, uint32_t layer,
                                enum weft_layer_param which);
 
-/* Returns the number of a parameter at an end (embedding, head), or WEFT_NO_PARAM. */
+/* Returns the number of a parameter outside layers (embedding, final norm, output layer), or
+ * WEFT_NO_PARAM. */
 uint32_t weft_params_of_end (const struct weft_step *s, enum weft_end_param which);
 
-/* Returns the first parameter of the MLP block of a layer: its norm; without a norm, fc1 or the
- * router. */
+/* Returns the first parameter of a layer's MLP block: the weight of the norm before the MLP.
+ * Without such a norm, returns the weight of fc1 or of the router. */
 uint32_t weft_params_of_mlp (const struct weft_step *s, uint32_t layer);
 
 /* Returns the buffer with the scale of a weight that is stored in fp8; WEFT_NO_BUF for other
  * weights. */
 uint32_t weft_params_scale (const struct weft_step *s, uint32_t param);
 
-/* Whether a weight is stored in fp8 (fp8_param_gather). */
+/* Whether a weight is stored in fp8 between steps (fp8_param_gather). */
 gboolean weft_params_is_fp8 (const struct weft_step *s, uint32_t param);
 
-/* Whether a parameter belongs to an expert. */
+/* Whether a parameter is a weight of an expert. */
 gboolean weft_params_is_expert (const struct weft_step *s, uint32_t param);
 
-/* Whether a parameter belongs to an expert and experts are distributed over expert parallel ranks.
- * TRUE: the parameter has fewer replicas than dense weights. */
+/* Whether a parameter is a weight of an expert and the experts are distributed over expert parallel
+ * ranks. If TRUE, the parameter has fewer replicas than dense weights. */
 gboolean weft_params_is_sharded_expert (const struct weft_step *s, uint32_t param);
 
 /* Creates a view of `base`, from byte `offset` on, with the size and name of a parameter. */

@@ -1,30 +1,36 @@
-/* tensors.h - flat buffers of parameters, their buckets and views: for the wings that reduce
- * gradients, gather weights and update both. */
+/* tensors.h - flat buffers of parameters with their buckets and views, for code that reduces
+ * gradients, gathers weights, or updates weights. */
 #pragma once
 #include "core/passes/params/params.h"
 
-/* A flat buffer of weights and a flat buffer of gradients, for tensors with the same types and the
- * same replicas (Megatron-Core param_and_grad_buffer.py groups tensors by types and separates
- * experts). Each chunk has its own pair. */
+/* A pair of flat buffers, one of weights and one of gradients, for tensors with equal dtypes that
+ * are replicated over the same ranks (Megatron-Core param_and_grad_buffer.py groups tensors by
+ * dtype and separates experts). Each model chunk has its own pairs. */
 struct weft_flat {
   enum weft_dtype dtype, grad_dtype;
-  gboolean expert;                 /* experts distributed over expert parallel ranks */
-  gboolean cut_weights, cut_grads; /* this rank stores only a slice of every bucket */
-  uint32_t weights, grads;         /* buffers; MXFP8 weights have WEFT_NO_BUF (params.c) */
+  /* TRUE: tensors of experts that are distributed over expert parallel ranks */
+  gboolean expert;
+  /* TRUE: this rank stores only a slice of every bucket of weights (cut_weights) or of gradients
+   * (cut_grads) */
+  gboolean cut_weights, cut_grads;
+  /* numbers of the buffers; weights is WEFT_NO_BUF for MXFP8 weights (params.c) */
+  uint32_t weights, grads;
   uint32_t chunk;
 };
 
 struct weft_params {
-  GArray *list;       /* struct weft_param */
-  uint32_t *of_layer; /* [n_layers][WEFT_N_LAYER_PARAM]: parameter or WEFT_NO_PARAM */
+  GArray *list;       /* array of struct weft_param */
+  /* [n_layers][WEFT_N_LAYER_PARAM]: number of the parameter, or WEFT_NO_PARAM */
+  uint32_t *of_layer;
   uint32_t of_end[WEFT_N_END_PARAM];
   struct weft_layout layout;
-  GArray *flat; /* struct weft_flat, by the layout's buffer number */
-  uint32_t *weight_view, *grad_view; /* by parameter; WEFT_NO_BUF while only slices exist */
+  GArray *flat; /* array of struct weft_flat, indexed by the layout's buffer number */
+  /* by parameter: view of the whole tensor, or WEFT_NO_BUF while the rank has only slices */
+  uint32_t *weight_view, *grad_view;
 };
 
-/* Creates a view of `n` elements of a flat buffer. The view begins where bucket k begins, or, in a
- * buffer of slices, where the slice of bucket k begins. */
+/* Creates a view of `n` elements of a flat buffer. The view begins at the start of bucket k. In a
+ * buffer that holds only slices, the view begins at the start of bucket k's slice. */
 uint32_t weft_params_flat_view (struct weft_step *s, uint32_t flat, uint32_t k, uint64_t n,
                                 const char *name);
 
@@ -36,8 +42,9 @@ weft_step_flat (const struct weft_step *s, uint32_t bucket)
   return &g_array_index (s->params->flat, struct weft_flat, buffer);
 }
 
-/* Whether a bucket holds experts that are distributed over expert parallel ranks. FALSE for buckets
- * that are not in the layout (the bucket of a tied head, buckets of PyTorch's DDP). */
+/* Whether a bucket contains weights of experts that are distributed over expert parallel ranks.
+ * FALSE for buckets outside the layout, which are the bucket of a tied output layer and the buckets
+ * of PyTorch's DDP. */
 static inline gboolean
 weft_bucket_of_experts (const struct weft_step *s, uint32_t bucket)
 {

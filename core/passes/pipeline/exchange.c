@@ -1,5 +1,6 @@
-/* Sends and receives between the cells of the pipeline grid, in Megatron-Core's non-interleaved
- * order (schedules.py forward_backward_pipelining_without_interleaving):
+/* Sends and receives between the passes of a pipeline schedule, in Megatron-Core's non-interleaved
+ * order (schedules.py forward_backward_pipelining_without_interleaving). Between a forward (F) or
+ * backward (B) pass and the next pass of a rank:
  *
  *   F then F:  send_forward, then recv_forward
  *   F then B:  {send_forward, recv_backward} as one exchange with the next stage
@@ -22,9 +23,10 @@ is_forward (const struct weft_cell *cell)
   return cell->phase == WEFT_PHASE_FORWARD;
 }
 
-/* Returns the direction (+1, -1, or 0 for none) to the rank of the next stage (`after` TRUE) or of
- * the previous stage (FALSE). In a ring a microbatch always moves in one direction. Otherwise
- * consecutive stages reverse direction at the first and the last rank. */
+/* Returns the direction to the rank that holds the next stage (`after` TRUE) or the previous stage
+ * (FALSE): +1, -1, or 0 if this rank holds that stage or there is none. If the stages form a ring
+ * over the ranks, a microbatch always moves in one direction. Otherwise (V-shaped schedules) the
+ * direction reverses at the first and the last rank. */
 static int
 side_of (const struct weft_step *s, const struct weft_cell *cell, gboolean after)
 {
@@ -49,8 +51,8 @@ weft_exchange_source (const struct weft_step *s, const struct weft_cell *cell)
   return side_of (s, cell, !is_forward (cell));
 }
 
-/* Whether the transfers of an exchange are one launch. With use_ring_exchange_p2p one call does all
- * transfers. */
+/* Whether all sends and receives of an exchange are one launch. With use_ring_exchange_p2p one call
+ * of the library executes all of them. */
 static gboolean
 is_grouped (const struct weft_step *s)
 {
@@ -58,8 +60,9 @@ is_grouped (const struct weft_step *s)
          (s->strategy->batch_p2p_comm || s->strategy->use_ring_exchange_p2p);
 }
 
-/* Separate launches use two streams. Even ranks send on the first stream and receive on the second
- * stream; odd ranks receive on the first and send on the second stream. */
+/* Returns the lane (stream) of a send or receive. A grouped exchange uses the first stream.
+ * Separate launches use two streams: even ranks send on the first stream and receive on the second;
+ * odd ranks receive on the first stream and send on the second. */
 static enum weft_lane
 lane_of (const struct weft_step *s, enum weft_op_kind kind)
 {
@@ -73,7 +76,7 @@ queue (struct weft_step *s, struct weft_transfer transfer)
   g_array_append_val (s->pipeline->posting.queue, transfer);
 }
 
-/* Appends the send or receive of `buf`. Returns the op. */
+/* Appends one send or receive of `buf`. Returns the op. */
 static uint32_t
 post (struct weft_step *s, const struct weft_transfer *t, struct weft_op row,
       struct weft_shape shape, uint32_t buf)
@@ -114,9 +117,9 @@ post_tensor (struct weft_step *s, const struct weft_transfer *t, gboolean joins)
     s->pipeline->posting.sent = op;
 }
 
-/* variable_seq_lengths: three sizes of each tensor are sent first, in one launch over the group of
- * all ranks. The host waits for the whole device before it reads the received sizes (Megatron-Core
- * p2p_communication.py, _communicate_shapes). */
+/* variable_seq_lengths: before each tensor its three sizes are sent, in one launch over the group
+ * of all ranks. The host waits for the whole device before the host reads the received sizes
+ * (Megatron-Core p2p_communication.py, _communicate_shapes). */
 static void
 post_shapes (struct weft_step *s)
 {
@@ -145,8 +148,8 @@ post_shapes (struct weft_step *s)
   weft_host_waits_for (s, sizes);
 }
 
-/* Converts a tensor between the type of kernels and the type of transfers. Returns `from` if the
- * types are equal. */
+/* Converts a tensor from or to the dtype of pipeline transfers. Returns the new buffer, or `from`
+ * if its dtype is already `dtype`. */
 static uint32_t
 convert (struct weft_step *s, uint32_t from, enum weft_dtype dtype, const struct weft_cell *cell)
 {
@@ -234,10 +237,11 @@ weft_exchange_run_beside (struct weft_step *s, weft_kernels *beside)
     weft_run_beside_exchange (s, beside);
 }
 
-/* Whether the send of the last forward and the receive of the first gradient are separate
- * exchanges. If the warm-up contains all forwards, one exchange of both would deadlock with
- * variable_seq_lengths: the neighbour receives that forward long before it sends a gradient, and
- * each rank would wait for the sizes of the other. */
+/* Whether the send of the last forward output and the receive of the first gradient are separate
+ * exchanges. They are separate with variable_seq_lengths, if the warm-up contains all forward
+ * passes. A single exchange would then deadlock: the neighbour receives the forward output long
+ * before the neighbour sends a gradient, and each rank would wait for tensor sizes that the other
+ * rank has not sent. */
 static gboolean
 turns_early (const struct weft_step *s, uint32_t i)
 {
@@ -300,8 +304,8 @@ weft_pipeline_end (struct weft_step *s)
   g_free (s->pipeline);
 }
 
-/* Whether the order of transfers is free, because no framework prescribes an order for this
- * schedule. FALSE: schedules of Megatron-Core. */
+/* Whether the order of pipeline transfers is free, because no framework prescribes an order for
+ * this schedule. FALSE for schedules of Megatron-Core. */
 static gboolean
 is_free (const struct weft_step *s)
 {
@@ -330,8 +334,8 @@ weft_exchange_output (const struct weft_step *s, const struct weft_cell *cell)
   return s->pipeline->output[cell->micro * s->n_chunks + cell->chunk];
 }
 
-/* If this rank also holds the next stage, the output is stored as the input of that stage's
- * chunk. */
+/* Stores `x` as the output of a pass. If this rank also holds the next stage, `x` is also stored as
+ * the input of the next stage's pass. */
 void
 weft_exchange_hand_over (struct weft_step *s, const struct weft_cell *cell, uint32_t x)
 {

@@ -1,23 +1,27 @@
 /* Sends and receives of pipeline stages for schedules whose order of transfers no framework has
  * published. Transfers overlap kernels.
  *
- * The order of transfers comes from a replay of the grid. In the replay a forward, an input
- * gradient and a weight gradient take one unit of time each, an unsplit backward takes two, and a
- * transfer takes none. The transfers of a rank are sorted by the time at which the sender has
- * computed the tensor. A rank posts each transfer before its first cell that ends after this time,
- * so a receive overlaps the cell that runs when the tensor is sent.
+ * The order of transfers comes from a replay of the schedule. In the replay a forward, an input
+ * gradient and a weight gradient each take one unit of time, an unsplit backward takes two units,
+ * and a transfer takes no time. The transfers of a rank are sorted by the time at which the sender
+ * has computed the tensor. A rank posts each transfer before its first forward or backward pass
+ * that ends after this time. A receive therefore overlaps the pass that runs when the tensor is
+ * sent.
  *
  * All ranks use the same replay, so the order cannot deadlock: a posted transfer waits only for
- * cells that end no later in the replay, and these cells wait only for earlier transfers. */
+ * passes that end no later in the replay, and these passes wait only for earlier transfers. */
 #include "core/passes/pipeline/posting.h"
 #include <stdlib.h>
 
 struct move {
   double ready;
-  uint32_t rank, index; /* the cell that computes the tensor */
+  uint32_t rank, index; /* the tensor is computed by pass number `index` of pipeline rank `rank` */
   gboolean sends;
-  struct weft_cell cell; /* the cell of this rank that computes or reads the tensor */
-  uint32_t before;       /* the transfer is posted before this cell of the rank */
+  /* the forward or backward pass of this rank that computes the tensor (send) or reads it
+   * (receive) */
+  struct weft_cell cell;
+  /* the transfer is posted before this cell (number of a forward or backward pass) of the rank */
+  uint32_t before;
 };
 
 struct weft_moves {
@@ -45,8 +49,8 @@ length (const struct weft_cell *cell)
   return cell->phase == WEFT_PHASE_BACKWARD ? unit.input + unit.weight : unit.forward;
 }
 
-/* Adds the tensor that cell `index` of `rank` computes, if this role sends or receives the
- * tensor. */
+/* Adds the transfer of the tensor that pass number `index` of `rank` computes. Does nothing if this
+ * rank neither sends nor receives the tensor. */
 static void
 add_move (struct weft_step *s, uint32_t rank, uint32_t index, double ready)
 {
@@ -112,7 +116,7 @@ post (struct weft_step *s, const struct move *move)
   weft_exchange_end (s);
 }
 
-/* Makes the end of the step wait for all transfers. */
+/* Makes the end of the step wait for all pipeline transfers. */
 static void
 finish (struct weft_step *s)
 {

@@ -1,38 +1,41 @@
-/* Sends and receives of the interleaved schedule: ranks hold several chunks, and consecutive stages
- * form a ring over the ranks. Megatron-Core's order (schedules.py
- * forward_backward_pipelining_with_interleaving) has a warm-up of forwards, then alternates a
- * forward and a backward, then has the remaining backwards:
+/* Sends and receives of the interleaved schedule, in which each rank holds several model chunks and
+ * consecutive stages form a ring over the ranks. Megatron-Core's order (schedules.py
+ * forward_backward_pipelining_with_interleaving) has a warm-up of forward passes (F), then
+ * alternates a forward and a backward pass (B), then has the remaining backward passes:
  *
  *   warm-up   F, {send_forward, recv_forward}; the last exchange also has recv_backward
  *   steady    F, B, {send_forward, send_backward, recv_forward, recv_backward}
  *   cooldown  B, {send_backward, recv_backward}
  *
- * overlap_p2p_comm: in steady state no op waits for a whole exchange. Kernels wait for the
+ * With overlap_p2p_comm, no op in steady state waits for a whole exchange. Kernels wait for the
  * transfers whose buffers they read, and for the send before the newest send:
  *
  *   steady    F, send_forward, recv_forward; B, send_backward, recv_backward
  *
- * overlap_p2p_comm_warmup_flush: warm-up and cooldown overlap in the same way. In these phases a
- * rank receives the input of slot k + 2 before it computes slot k + 1.
+ * With overlap_p2p_comm_warmup_flush, transfers of warm-up and cooldown overlap kernels too. In
+ * these phases a rank receives the input of its pass k + 2 before it computes pass k + 1. (Forward
+ * passes of a rank are numbered from 0, and so are its backward passes.)
  *
- * A tensor that is received after slot k is the input of slot k + 1. The first rank receives its
- * input from the last rank, whose forwards run p - 1 slots later: after slot k it receives the
- * output of slot k - (p - 1) of the last rank, and may have to keep the tensor until the slot that
- * reads it. In backward first and last rank are exchanged. */
+ * A tensor that is received after pass k is the input of pass k + 1. Exception: the first of p
+ * ranks receives from the last rank, whose forward passes run p - 1 passes later. After its own
+ * pass k the first rank receives the output of pass k - (p - 1) of the last rank, and stores the
+ * tensor until the pass that reads it. In backward, the last rank receives from the first rank in
+ * this way. */
 #include "core/passes/pipeline/posting.h"
 
-/* The forward cells of this rank, or its backward cells. */
+/* The forward passes of this rank, or its backward passes, in schedule order. */
 struct slots {
   const struct weft_cell **cell;
-  uint32_t n, n_over; /* cells; completed cells */
-  gboolean leads;     /* TRUE: this rank has the first stage in this direction, and receives the
-                       * input of its other chunks from the rank of the last stage */
-  uint32_t sent;      /* the last send that overlaps kernels, or WEFT_NO_OP */
+  uint32_t n, n_over; /* n: number of passes; n_over: number of passes completed so far */
+  /* TRUE: for this direction the rank holds the first stage, and receives the input of its other
+   * chunks from the rank of the last stage */
+  gboolean leads;
+  uint32_t sent;      /* last send that overlaps kernels, or WEFT_NO_OP */
 };
 
 struct weft_slots {
   struct slots forward, backward;
-  uint32_t warm; /* number of forwards in the warm-up */
+  uint32_t warm; /* number of forward passes in the warm-up */
 };
 
 static void
@@ -71,8 +74,8 @@ slots_free (struct weft_slots *all)
   g_free (all);
 }
 
-/* Sets *cell to the cell whose input is received after slot k. Returns FALSE if no input is
- * received after slot k. */
+/* Sets *cell to the pass whose input is received after pass number k of this rank. Returns FALSE if
+ * no input is received after pass k. */
 static gboolean
 arrives_after (const struct weft_step *s, const struct slots *slots, uint32_t k,
                struct weft_cell *cell)
@@ -100,7 +103,7 @@ receive_after (struct weft_step *s, const struct slots *slots, uint32_t k)
     weft_exchange_receive (s, &cell);
 }
 
-/* Returns the slot that was completed last. */
+/* Returns the index of the pass that was completed last. */
 static uint32_t
 newest (const struct slots *slots)
 {
@@ -119,7 +122,7 @@ is_steady (const struct weft_slots *all)
   return all->forward.n_over > all->warm && all->backward.n_over + all->warm <= all->forward.n;
 }
 
-/* The first gradient is received with the last exchange of the warm-up. */
+/* Adds the receive of the first gradient, which belongs to the last exchange of the warm-up. */
 static void
 receive_first_gradient (struct weft_step *s, const struct weft_slots *all)
 {
@@ -157,7 +160,7 @@ exchange_in_turn (struct weft_step *s, struct weft_slots *all, gboolean forward)
 
 /* ----------------------------------------------------- transfers that run beside kernels */
 
-/* Whether a slot belongs to warm-up or cooldown, in which forwards and backwards do not
+/* Whether a pass belongs to warm-up or cooldown, in which forward and backward passes do not
  * alternate. */
 static gboolean
 is_alone (const struct weft_slots *all, const struct slots *slots, uint32_t slot)
@@ -172,14 +175,16 @@ exchange_aside (struct weft_step *s, struct weft_slots *all, gboolean forward)
   gboolean flush = s->strategy->overlap_p2p_comm_warmup_flush;
   uint32_t k = newest (slots);
   gboolean waits = is_alone (all, slots, k) && !flush;
-  /* The input of slot k + 1 was received before slot k was computed. */
+  /* TRUE: with the warm-up flush, the input of the rank's next pass was received before the current
+   * pass was computed */
   gboolean ahead = flush && !slots->leads && is_alone (all, slots, k);
 
   weft_exchange_begin (s, waits ? WEFT_POST_EACH : WEFT_POST_ASIDE);
   send_newest (s, slots);
   if (!ahead)
     receive_after (s, slots, k);
-  if (slots->sent != WEFT_NO_OP) /* kernels must wait for the previous send */
+  /* kernels wait for the previous send of this direction (forward or backward) */
+  if (slots->sent != WEFT_NO_OP)
     weft_next_kernel_waits_for (s, slots->sent);
   slots->sent = weft_exchange_end (s);
   weft_exchange_begin (s, WEFT_POST_ASIDE);

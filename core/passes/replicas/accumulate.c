@@ -1,18 +1,21 @@
-/* The buffer into which a kernel writes the gradient of one microbatch, and how microbatches are
- * added.
+/* The buffer into which a kernel writes the gradient of one microbatch, and how the gradients of
+ * microbatches are added.
  *
- *   fused      kernels add into the flat gradient buffer
- *   not fused  a kernel writes the gradient in the parameter's own type, and a second kernel adds
- *              it (Megatron-Core tensor_parallel/layers.py, gradient_accumulation_fusion)
- *   canonical  every microbatch is a leaf of the tree of core/base/fold.h, in the type of
- *              gradients. A node is added to its sibling as soon as both nodes are complete. The
- *              first leaf is in the flat buffer. Every other leaf is in a separate buffer, which is
- *              freed after the addition. */
+ *   fused      The kernel adds the gradient into the flat gradient buffer.
+ *   not fused  The kernel writes the gradient in the parameter's dtype, and a second kernel adds
+ *              it to the flat gradient buffer (Megatron-Core tensor_parallel/layers.py,
+ *              gradient_accumulation_fusion).
+ *   canonical  (equal bits for all strategies) Gradients are added along the binary tree of
+ *              core/base/fold.h, in the dtype of gradients. The gradient of each microbatch is a
+ *              leaf. A node is added to its sibling as soon as both nodes are complete. The first
+ *              leaf is in the flat buffer. Every other leaf is in a separate buffer, which is freed
+ *              after the addition. */
 #include "core/base/fold.h"
 #include "core/passes/replicas/buckets.h"
 
 struct node {
-  uint32_t first, n; /* range of leaves of the tree: microbatches, or pieces of one */
+  /* first, n: range of leaves, which are microbatches, or pieces of one microbatch */
+  uint32_t first, n;
   uint32_t buf;
 };
 
@@ -33,10 +36,10 @@ weft_head_has_own_sum (const struct weft_step *s)
          weft_step_has_head (s);
 }
 
-/* Canonical order: an expert receives tokens of a part of a sequence, of a whole sequence, or of
- * several replicas. Sets the group of ranks that share sequences, and the number of slices: one for
- * each replica. If gradients are reduced in every microbatch, all tokens of a microbatch form one
- * node of the tree. */
+/* For canonical order: sets the group of ranks that share sequences, and the number of slices of an
+ * expert's gradient. An expert may receive tokens of a part of a sequence, of a whole sequence, or
+ * of several replicas. There is one slice for each replica. If gradients are reduced in every
+ * microbatch, all tokens of a microbatch form one node of the tree of additions. */
 static void
 keep_sources (struct weft_step *s, struct weft_sum *sum)
 {
@@ -68,15 +71,16 @@ weft_sums_build (struct weft_step *s)
   if (!weft_head_has_own_sum (s))
     return;
   uint64_t n = s->replicas->sum[weft_params_of_end (s, WEFT_EMBED_WEIGHT)].n;
-  if (s->sharding->shard_grads) /* FSDP: a tied head has a separate bucket */
+  if (s->sharding->shard_grads) /* the tied output layer has its own bucket */
     return;
   uint32_t main = weft_step_permanent (s, WEFT_BUF_GRADIENTS, s->grad_dtype, n, "head_gradients");
   weft_sum_start (weft_head_sum (s), main, n, WEFT_LANE_GPU);
   weft_head_sum (s)->chunk = weft_step_head (s);
 }
 
-/* Returns sum->main. Returns a new buffer if sum->main contains a node that waits for its
- * sibling. */
+/* Returns the buffer for the next leaf (gradient of one microbatch or piece). This is sum->main, or
+ * a new buffer if sum->main contains a node of the tree that has not been added to its sibling
+ * yet. */
 uint32_t
 weft_sum_leaf (struct weft_step *s, const struct weft_sum *sum)
 {
@@ -134,7 +138,8 @@ emit_add (struct weft_step *s, const struct weft_sum *sum, uint32_t into, uint32
     weft_host_wait_for_copies (s);
 }
 
-/* Returns the root of the tree: all pieces, or all microbatches of the chunk or of the step. */
+/* Returns the root node of the tree of additions. Its leaves are all pieces, or all microbatches of
+ * the model chunk or of the step. */
 static struct node
 root_of (const struct weft_step *s, const struct weft_sum *sum)
 {
@@ -144,7 +149,7 @@ root_of (const struct weft_step *s, const struct weft_sum *sum)
                     : (struct node){ 0, s->n_micro, WEFT_NO_BUF };
 }
 
-/* Returns the sibling of a node of the summation tree, and sets *parent to the parent of the
+/* Returns the sibling of a node in the tree of additions. Sets *parent to the parent of the
  * node. */
 static struct node
 sibling_of (struct node node, struct node root, struct node *parent)
@@ -177,9 +182,10 @@ take_held (struct weft_sum *sum, struct node *wanted)
   return FALSE;
 }
 
-/* Sequences of different replicas are at different places of the tree. Experts that receive tokens
- * of several replicas have one slice for each replica. Adds the slices: in every microbatch if
- * sum->each, else after all microbatches. */
+/* Adds the slices of an expert's gradient, one for each replica whose tokens the expert received.
+ * Slices are separate because sequences of different replicas are at different places of the tree
+ * of additions. The slices are added in every microbatch if sum->each, otherwise after all
+ * microbatches. */
 static void
 fold_sources (struct weft_step *s, const struct weft_sum *sum, uint32_t from, uint32_t to)
 {

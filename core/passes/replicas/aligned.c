@@ -1,25 +1,27 @@
-/* Launches data-parallel collectives at slots of the schedule, instead of when a gradient is
- * complete or a weight is read. Collectives slow down the kernels of their stage, which costs least
- * when all stages communicate at the same time (Megatron-Core schedules.py, grad_sync_func and
- * param_sync_func).
+/* Launches data parallel collectives at fixed passes of the pipeline schedule, not when a gradient
+ * is complete or a weight is read. Collectives slow down the kernels of their stage. This costs
+ * least when all stages communicate at the same time (Megatron-Core schedules.py, grad_sync_func
+ * and param_sync_func). Forward passes of a pipeline rank are numbered from 0, and so are its
+ * backward passes. A chunk is a model chunk (virtual pipeline stage).
  *
- *   weights    chunks 0 and 1 are gathered at the start of the step. On rank r, chunk q > 1 is
- *              gathered before forward slot k, if slot k + r, which rank 0 runs at this time, is
- *              the first slot of chunk q - 1. DistributedDataParallel gathers the whole chunk.
- *              Megatron-FSDP gathers the first unit of the chunk and the units that this gather
- *              prefetches (megatron_fsdp.py, start_param_sync)
+ *   weights    Chunks 0 and 1 are all-gathered at the start of the step. On pipeline rank r, chunk
+ *              q > 1 is all-gathered before forward pass k, if forward pass k + r, which rank 0
+ *              runs at this time, is the first pass of chunk q - 1. DistributedDataParallel gathers
+ *              the whole chunk. Megatron-FSDP gathers the first FSDP unit of the chunk and
+ *              prefetches the next units (megatron_fsdp.py, start_param_sync).
  *   weights, not aligned
- *              the first use of a group launches its gather and that of the next group of its
- *              chunk. On later stages, which are not divided into groups, the first microbatch thus
- *              waits for every chunk's gather from begin to end. If the stack gathers ahead, the
- *              step begins with the gather of the first group, and the first use of the last group
- *              of a chunk launches that of the first group of the next chunk
- *   gradients  on rank r, chunk q is reduced after backward slot k, if slot k - r, which rank 0
- *              runs at this time, is the last slot of chunk q. All other chunks are reduced at the
- *              end of the step
+ *              The first read of a launch group of buckets launches the all-gather of this launch
+ *              group and of the next launch group of its chunk. Chunks of later stages are a single
+ *              launch group. On these stages the first microbatch therefore waits for the whole
+ *              all-gather of every chunk. If the software stack gathers ahead, the step begins with
+ *              the all-gather of the first launch group. The first read of a chunk's last launch
+ *              group then launches the all-gather of the next chunk's first launch group.
+ *   gradients  On pipeline rank r, chunk q is reduced after backward pass k, if backward pass k -
+ *              r, which rank 0 runs at this time, is the last pass of chunk q. Chunks for which
+ *              there is no such pass are reduced at the end of the step.
  *   gradients without interleaving
- *              the first stage launches reductions as usual; the other stages launch
- *              them after their last backward, when they run no kernels */
+ *              The first stage launches reductions when gradients are complete. The other stages
+ *              launch reductions after their last backward, when they run no kernels. */
 #include "core/passes/pipeline/exchange.h"
 #include "core/passes/replicas/buckets.h"
 

@@ -1,22 +1,22 @@
-/* Megatron-Core's DistributedDataParallel: gradient buckets and, with the distributed optimizer,
- * gathers of weights.
+/* Megatron-Core's DistributedDataParallel: reductions of gradient buckets and, with the distributed
+ * optimizer, all-gathers of weights.
  *
- * The collectives of all buckets of a group (core/program/layout.h) are one launch. Most groups
- * have one bucket.
+ * Buckets are combined into launch groups (core/program/layout.h); the collectives of a launch
+ * group are one launch. Most launch groups have one bucket.
  *
- * The last gradient of a group in the last microbatch launches the reduction of the group
- * (overlap_grad_reduce). If overlap_grad_reduce is off, the reduction is launched at the end of the
+ * With overlap_grad_reduce, the reduction of a launch group starts when its last gradient of the
+ * last microbatch is complete. Without overlap_grad_reduce, the reduction starts at the end of the
  * last backward. A collective waits for all kernels enqueued so far and for the previous collective
- * (c10d ProcessGroupNCCL). Weights are gathered lazily: the first use of a group launches the
- * gather of the next group (Megatron-Core param_and_grad_buffer.py).
+ * (c10d ProcessGroupNCCL). The first read of a launch group's weights launches the all-gather of
+ * the next launch group (Megatron-Core param_and_grad_buffer.py).
  *
- * reduce_scatter_with_fp32_accumulation: an all-to-all exchanges slices in the buffer's type. The
- * owner of a slice adds them at the end of the step.
+ * With reduce_scatter_with_fp32_accumulation, an all-to-all exchanges slices in the buffer's dtype.
+ * The owner of a slice adds the received slices at the end of the step.
  *
- * With several instances of the distributed optimizer a bucket is first reduced among the ranks of
- * one instance, then its slice is reduced between instances, on a separate lane. Hybrid sharding of
- * Megatron-FSDP has a separate lane for its collectives between groups of replicas
- * (fsdp_outer.c). */
+ * With several instances of the distributed optimizer (copies of its sharded state), a bucket is
+ * first reduced among the ranks of one instance. The slice is then reduced between instances, on a
+ * separate lane. Hybrid sharding of Megatron-FSDP has a separate lane for collectives between the
+ * copies of the shards (fsdp_outer.c). */
 #include "core/passes/replicas/fsdp.h"
 #include "core/base/invariant.h"
 
@@ -26,30 +26,31 @@ alone (const struct weft_step *s, uint32_t k)
   return weft_mesh_group_size (s->mesh, weft_bucket_replicas (s, k)) == 1;
 }
 
-/* Returns the number of slices of the optimizer state of a bucket. */
+/* Returns the number of slices into which the optimizer state of a bucket is divided. */
 static uint32_t
 slices (const struct weft_step *s, uint32_t k)
 {
   return s->shard_optimizer ? weft_mesh_group_size (s->mesh, weft_bucket_sharing (s, k)) : 1;
 }
 
-/* Returns the number of slices of every bucket of a group. The same ranks reduce all buckets of a
- * group, so the first bucket determines the number. */
+/* Returns the number of optimizer slices of every bucket of a launch group. One group of ranks
+ * reduces all these buckets, so the number of the first bucket holds for all. */
 static uint32_t
 group_slices (const struct weft_step *s, uint32_t g)
 {
   return slices (s, s->params->layout.bucket_of[s->params->layout.group[g].first]);
 }
 
-/* Returns a new view of the memory of `view`, the view of the whole bucket k. Each op that uses the
- * new view accesses only this rank's slice of the bucket. */
+/* Returns a new view of the memory of `view`, which is a view of the whole bucket k. An op that
+ * uses the new view accesses only this rank's slice of the bucket. */
 static uint32_t
 shard_of (struct weft_step *s, uint32_t k, uint32_t view)
 {
   const struct weft_buf row = *weft_build_buf_at (s->b, view);
   uint32_t shard = weft_build_view (s->b, row.base, row.offset, row.bytes, "shard");
 
-  weft_build_buf_at (s->b, shard)->dtype = row.dtype; /* may differ from the type of the base */
+  /* the dtype of the view may differ from the dtype of the base buffer */
+  weft_build_buf_at (s->b, shard)->dtype = row.dtype;
   weft_build_buf_at (s->b, shard)->shard = weft_bucket_sharing (s, k);
   return shard;
 }
@@ -89,16 +90,16 @@ weft_ddp_members (const struct weft_step *s, uint32_t g, uint32_t *n)
   return &s->params->layout.bucket_of[s->params->layout.group[g].first];
 }
 
-/* Returns the chunk of a group. In the layout, groups of experts have chunk numbers from n_chunks
- * on. */
+/* Returns the model chunk of a launch group. In the layout, launch groups of experts have chunk
+ * numbers from n_chunks on. */
 static uint32_t
 chunk_of (const struct weft_step *s, uint32_t g)
 {
   return s->params->layout.group[g].chunk % s->n_chunks;
 }
 
-/* Whether a tied head, or multi-token prediction, on the stage of the embedding adds its gradient
- * to the embedding's sum. */
+/* Whether the output layer (if tied) and multi-token prediction add their gradients of the
+ * embedding to the embedding's sum, on a stage that holds both embedding and output layer. */
 static gboolean
 shares_sum (const struct weft_step *s)
 {
@@ -106,7 +107,8 @@ shares_sum (const struct weft_step *s)
          !weft_head_has_own_sum (s);
 }
 
-/* Whether any group of a chain is gathered. Experts that only one rank holds are not gathered. */
+/* Whether any launch group of a chain (those of one model chunk, dense or expert) needs an
+ * all-gather. Experts that only one rank holds need none. */
 static gboolean
 chain_gathers (const struct weft_step *s, uint32_t chain)
 {
@@ -144,9 +146,9 @@ weft_ddp_bucket_size (const struct weft_step *s, uint32_t k)
   return s->params->layout.bucket[k].end - s->params->layout.bucket[k].start;
 }
 
-/* Whether gradients are divided by the number of replicas. FALSE: the collective averages, the loss
- * is per token, or canonical order is on, in which the loss is already the mean over all
- * replicas. */
+/* Whether a separate kernel or the collective divides gradients by the number of replicas. FALSE if
+ * the collective averages, if the loss is per token, or in canonical order, where the loss is
+ * already the mean over all replicas. */
 static gboolean
 divides (const struct weft_step *s)
 {
@@ -154,8 +156,9 @@ divides (const struct weft_step *s)
          !s->canonical;
 }
 
-/* Whether the collective divides gradients (gradient_reduce_div_fusion). FALSE for bf16 gradients,
- * which would be rounded twice (param_and_grad_buffer.py, gradient_reduce_preprocessing). */
+/* Whether the collective itself divides gradients (gradient_reduce_div_fusion). FALSE for bf16
+ * gradients, which would be rounded twice (param_and_grad_buffer.py,
+ * gradient_reduce_preprocessing). */
 static gboolean
 divides_in_sum (const struct weft_step *s)
 {
@@ -186,7 +189,8 @@ weft_ddp_row (struct weft_step *s, enum weft_op_kind kind, const char *name, uin
                            .reduce = reduce_of (s, kind) };
 }
 
-/* nccl_ub: moves the buffers of a collective to the pool that is registered with NCCL. */
+/* With nccl_ub: moves the buffers of a collective to the memory pool that is registered with
+ * NCCL. */
 static void
 registered (struct weft_step *s, const struct weft_use *uses, uint32_t n_uses)
 {
@@ -211,8 +215,8 @@ weft_ddp_collective (struct weft_step *s, struct weft_op row, struct weft_shape 
   return op;
 }
 
-/* check_for_nan_in_grad, check_for_large_grads: before the reduction the host reads the norm of the
- * bucket's gradients. The host enqueues no work until the norm has been copied to it. */
+/* With check_for_nan_in_grad or check_for_large_grads: the norm of a bucket's gradients is copied
+ * to the host before the reduction. The host enqueues no further op until the copy has ended. */
 void
 weft_ddp_check (struct weft_step *s, uint32_t grads, uint64_t n, uint32_t k)
 {
@@ -242,7 +246,7 @@ weft_ddp_shape (const struct weft_step *s, uint64_t n)
                      divides_in_sum (s) ? weft_mesh_group_size (s->mesh, WEFT_GROUP_DP) : 0);
 }
 
-/* Returns the op of a collective of bucket k. flags: WEFT_OP_GROUPED if the collective joins the
+/* Returns the row of a collective of bucket k. flags: WEFT_OP_GROUPED if the collective joins the
  * previous launch, else 0. */
 static struct weft_op
 row_of (struct weft_step *s, enum weft_op_kind kind, const char *name, uint32_t k, uint8_t flags)
@@ -292,8 +296,8 @@ scatter (struct weft_step *s, uint32_t k, uint8_t flags)
       WEFT_USES (WEFT_RW (state->grads), WEFT_W (state->grad_shard)));
 }
 
-/* The collective within an instance has already divided gradients, so the collective between
- * instances only adds. */
+/* The collective within an optimizer instance has already divided the gradients. The collective
+ * between instances therefore only adds. */
 void
 weft_ddp_go_across (const struct weft_step *s, struct weft_op *row)
 {
@@ -329,7 +333,7 @@ add_replicas (struct weft_step *s, uint32_t k, uint8_t flags)
                                         shape_of (s, k), WEFT_USES (WEFT_RW (state->grads)));
 }
 
-/* Appends one collective for each bucket of a group, as one launch. */
+/* Appends one collective for each bucket of a launch group, all in one launch. */
 static void
 launch (struct weft_step *s, uint32_t g,
         void (*collective) (struct weft_step *s, uint32_t k, uint8_t flags))
@@ -365,13 +369,14 @@ weft_ddp_scale_experts (struct weft_step *s, uint32_t grads, uint32_t few)
            "scale_experts");
 }
 
-/* Gradients are a mean over replicas. The division takes place before the sum, in the collective,
- * or in the loss.
+/* Divides the gradients of a bucket, which must become a mean over all replicas. The division takes
+ * place here before the sum, in the collective, or in the loss.
  *
- * The tokens of an expert come from all ranks of its expert parallel group. An average over the
- * ranks that hold the same expert is therefore too large by the number of replicas in that group.
- * The average is too small if tensor parallel ranks hold whole experts (Megatron-Core
- * distributed_data_parallel.py, expert_gradient_scaling_factor). */
+ * An expert receives tokens from all ranks of its expert parallel group. A collective that averages
+ * over the ranks that hold the same expert therefore gives a gradient that is too large, by the
+ * number of replicas in the expert parallel group. If tensor parallel ranks hold whole experts, the
+ * gradient is too small (Megatron-Core distributed_data_parallel.py,
+ * expert_gradient_scaling_factor). */
 void
 weft_ddp_scale_bucket (struct weft_step *s, uint32_t k)
 {
@@ -384,8 +389,8 @@ weft_ddp_scale_bucket (struct weft_step *s, uint32_t k)
     scale (s, s->replicas->bucket[k].grads, (const uint64_t[]){ all, 0 }, "scale");
 }
 
-/* DualPipe: the two copies of a stage have processed different microbatches. An all-reduce adds
- * their gradients. `i`: number of the bucket within its group. */
+/* DualPipe only: an all-reduce adds the gradients of the two copies of a stage, which have
+ * processed different microbatches. `i`: number of the bucket within its launch group. */
 static void
 add_mirror (struct weft_step *s, uint32_t grads, uint32_t i)
 {
@@ -432,8 +437,8 @@ weft_ddp_grad_begin (struct weft_step *s, uint32_t param)
   return weft_sum_begin (s, &s->replicas->sum[param]);
 }
 
-/* Counts a gradient that was added to its bucket. The last gradient of a group launches the
- * reduction of the group. */
+/* Counts a gradient that is complete in its bucket. The last gradient of a launch group launches
+ * the reduction of the launch group. */
 static void
 note_ready (struct weft_step *s, uint32_t param)
 {
@@ -521,7 +526,7 @@ weft_ddp_join_across (struct weft_step *s)
   weft_next_kernel_waits_for (s, newest);
 }
 
-/* Groups are finished in the order of stages, so that the two ranks with copies of a stage
+/* Launch groups are finished in the order of stages, so that the two ranks with copies of a stage
  * (DualPipe) start their collectives in the same order. */
 void
 weft_ddp_finish (struct weft_step *s)
@@ -553,7 +558,7 @@ gather_bucket (struct weft_step *s, uint32_t k, uint8_t flags)
       WEFT_USES (WEFT_R (state->weight_shard), WEFT_W (state->weights)));
 }
 
-/* Appends the gathers of a group, unless only one rank holds the group. */
+/* Appends the all-gathers of a launch group. Appends nothing if only one rank holds its weights. */
 static void
 launch_gather (struct weft_step *s, uint32_t g)
 {
@@ -567,8 +572,8 @@ launch_gather (struct weft_step *s, uint32_t g)
   s->at = at;
 }
 
-/* Returns the first group of a chunk, and sets *n to the number of groups of the chunk. Groups of
- * experts have separate chunk numbers (chunk_of). */
+/* Returns the first launch group of a chunk, and sets *n to the number of its launch groups. Launch
+ * groups of experts have separate chunk numbers (chunk_of). */
 static uint32_t
 first_group (const struct weft_step *s, uint32_t chunk, uint32_t *n)
 {
@@ -582,8 +587,8 @@ first_group (const struct weft_step *s, uint32_t chunk, uint32_t *n)
   return first;
 }
 
-/* Returns the group of a chunk that forward reads i-th. Buckets are in reverse order of
- * registration, units in order of registration. */
+/* Returns the launch group of a chunk that forward reads as number i. Buckets are in reverse order
+ * of registration, FSDP units in order of registration. */
 static uint32_t
 gathered_at (const struct weft_step *s, uint32_t chunk, uint32_t i)
 {
@@ -592,7 +597,7 @@ gathered_at (const struct weft_step *s, uint32_t chunk, uint32_t i)
   return s->sharding->unit_of ? first + i : first + n - 1 - i;
 }
 
-/* Returns the index i for which gathered_at() returns group g. */
+/* Returns the index i for which gathered_at() returns launch group g. */
 static uint32_t
 place_of (const struct weft_step *s, uint32_t g)
 {
@@ -601,8 +606,8 @@ place_of (const struct weft_step *s, uint32_t g)
   return s->sharding->unit_of ? g - first : first + n - 1 - g;
 }
 
-/* Whether the first use of group g launches the gather of the chain's group `next`, counted in the
- * order of forward. */
+/* Whether the first read of launch group g also launches the all-gather of the launch group that
+ * forward reads as number `next`. */
 static gboolean
 is_due (const struct weft_step *s, uint32_t g, uint32_t next)
 {
@@ -615,8 +620,8 @@ is_due (const struct weft_step *s, uint32_t g, uint32_t next)
              : next == place + 1;
 }
 
-/* Returns the op of the last gather of a group. When this op ends, all buckets of the group are
- * gathered. */
+/* Returns the op of the last all-gather of a launch group. When this op has ended, all buckets of
+ * the launch group are gathered. */
 static uint32_t
 gathered (const struct weft_step *s, uint32_t g)
 {
@@ -635,7 +640,7 @@ weft_ddp_gather_ahead (struct weft_step *s, uint32_t chain)
     launch_gather (s, gathered_at (s, chain, c->next++));
 }
 
-/* Launches the gathers that are due at the first use of group g. */
+/* Launches the all-gathers that the first read of launch group g must launch. */
 static void
 launch_due (struct weft_step *s, uint32_t g)
 {
@@ -649,10 +654,11 @@ launch_due (struct weft_step *s, uint32_t g)
     weft_ddp_gather_ahead (s, q + 1);
 }
 
-/* The first use of a group launches the gather of the group if it was not launched yet, makes
- * kernels wait for this gather, and launches the gather of the next group. Megatron-FSDP launches
- * the gathers of several next groups. If the stack gathers ahead, the next group may be the first
- * one of the next chunk. */
+/* Called before a kernel reads a weight. The first read of a launch group launches the all-gather
+ * of the launch group, unless it was launched before, and also the all-gather of the next launch
+ * group. Kernels wait for the first of these. Megatron-FSDP launches the all-gathers of several
+ * next launch groups. If the software stack gathers ahead, the next launch group may be the first
+ * one of the next model chunk. */
 void
 weft_ddp_before_read (struct weft_step *s, uint32_t param)
 {
@@ -691,7 +697,8 @@ weft_ddp_first_group (const struct weft_step *s, uint32_t chunk)
   return n > 0 ? first : WEFT_NO_GROUP;
 }
 
-/* After the update: gathers the groups of a chunk in the order in which forward reads them. */
+/* After the update of weights: all-gathers the launch groups of a chunk in the order in which
+ * forward reads them. */
 static void
 gather_chunk (struct weft_step *s, uint32_t chunk)
 {

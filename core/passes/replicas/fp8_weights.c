@@ -1,25 +1,27 @@
-/* Weights stored and gathered in fp8: fp8_param_gather, and MXFP8 with
- * reuse_grad_buf_for_mxfp8_param_ag. Embedding, head, norms and biases are not stored in fp8.
+/* Weights that are stored and all-gathered in fp8: fp8_param_gather, and MXFP8 with
+ * reuse_grad_buf_for_mxfp8_param_ag. Embedding, output layer, norms and biases are not stored in
+ * fp8. Codes are fp8 values.
  *
- *   E4M3        codes in a flat buffer of bytes, and one float for each tensor: its largest
- *               magnitude. After Adam each rank finds the largest magnitude of its slices; an
- *               all-reduce takes the maximum over the ranks that share the tensor; each rank rounds
- *               its slices of the fp32 masters, and codes are gathered (Megatron-Core fp8_utils.py,
- *               quantize_param_shard; current scaling)
- *   MXFP8       each tensor has separate codes and scales, in both orientations. Codes and scales
- *               are computed from bf16 copies of the masters. These copies are all-gathered in the
- *               memory of the gradient buffer, from its start, with two bytes for each element.
- *               That memory is zeroed before gradients are added (param_and_grad_buffer.py)
- *   transposed  input gradients read transposed weights. E4M3 has a transposed copy:
- *                 standing  written after each gather, in a permanent flat buffer
- *                 behind    written after each gather, behind the codes of a unit; freed together
- *                           with the codes
+ *   E4M3        Codes are in a flat buffer of bytes. Each tensor also has one float, its largest
+ *               magnitude. After Adam each rank computes the largest magnitude of its slices, and
+ *               an all-reduce takes the maximum over the ranks that share the tensor. Each rank
+ *               quantises its slices of the fp32 master weights, and codes are all-gathered
+ *               (Megatron-Core fp8_utils.py, quantize_param_shard; current scaling).
+ *   MXFP8       Each tensor has two sets of codes and scales: untransposed and transposed. Both
+ *               are computed from bf16 copies of the master weights. These copies are all-gathered
+ *               in the memory of the gradient buffer, from its start, with two bytes for each
+ *               element. That memory is zeroed before gradients are added
+ *               (param_and_grad_buffer.py).
+ *   transposed  Input gradients read transposed weights. E4M3 has a transposed copy:
+ *                 standing  written after each all-gather, in a permanent flat buffer
+ *                 behind    written after each all-gather, in the buffer of an FSDP unit's codes,
+ *                           after the codes; freed together with the codes
  *                 on use    written when backward first reads it; freed after the layer
  *
- * Products run in the precision of training: only storage and communication use fp8. */
+ * Only storage and communication of weights use fp8. Matrix products run in the training dtype. */
 #include "core/passes/replicas/buckets.h"
 
-#define MX_BLOCK 32 /* elements with one scale: OCP Microscaling Formats 1.0 */
+#define MX_BLOCK 32 /* elements that share one scale (OCP Microscaling Formats 1.0) */
 
 static gboolean
 reuses_gradients (const struct weft_step *s)
@@ -29,8 +31,8 @@ reuses_gradients (const struct weft_step *s)
 
 /* ------------------------------------------------------------------------ buffers */
 
-/* Whether the transposed copy lives as long as the gathered weights. FALSE: the copy is made when
- * backward first reads it. */
+/* Whether the transposed copy of fp8 weights exists as long as the gathered weights. FALSE: the
+ * copy is computed when backward first reads it. */
 static gboolean
 copy_stays (const struct weft_step *s)
 {
@@ -83,7 +85,7 @@ add_scale (struct weft_step *s, uint32_t i, uint32_t place)
   s->replicas->transposed_scale[i] = row->scale;
 }
 
-/* Returns the number of bytes of codes in the first `n_buffer` flat buffers. */
+/* Number of bytes of fp8 codes in the first `n_buffer` flat buffers. */
 static uint64_t
 stored_bytes (const struct weft_step *s, uint32_t n_buffer)
 {
@@ -154,7 +156,7 @@ weft_fp8_weights_staging (struct weft_step *s, uint32_t k)
 
 /* ------------------------------------------------------------------- after the update */
 
-/* Returns the group of ranks whose slices together are the whole flat buffer. */
+/* Returns the group of ranks whose slices together are a whole flat buffer. */
 static enum weft_group_kind
 sharing (const struct weft_step *s)
 {
@@ -164,7 +166,7 @@ sharing (const struct weft_step *s)
 static void
 find_largest (struct weft_step *s, const uint32_t *master)
 {
-  if (s->replicas->scales == WEFT_NO_BUF) /* a stage that has no layers */
+  if (s->replicas->scales == WEFT_NO_BUF) /* there are no scales on a stage without layers */
     return;
   weft_emit (s, WEFT_OP_ZERO, "zero_amax",
              WEFT_SHAPE (WEFT_FP32, weft_step_elements (s, s->replicas->scales)),
@@ -176,8 +178,8 @@ find_largest (struct weft_step *s, const uint32_t *master)
   weft_reduce_all (s, sharing (s), WEFT_REDUCE_MAX, s->replicas->scales, "amax");
 }
 
-/* Rounds the masters of bucket k to codes, or (MXFP8) to bf16, from which codes are computed after
- * the gather. */
+/* Converts this rank's slice of the fp32 master weights of bucket k to fp8 codes. For MXFP8,
+ * converts the slice to bf16, from which codes are computed after the all-gather. */
 static void
 convert (struct weft_step *s, uint32_t k, uint32_t master)
 {
@@ -202,8 +204,8 @@ convert_all (struct weft_step *s, const uint32_t *master)
       convert (s, k, master[k]);
 }
 
-/* MXFP8: whether forward gathers weights in the memory of the gradient buffer, which contains no
- * gradients when a step begins. */
+/* MXFP8: whether forward all-gathers weights in the memory of the gradient buffer. This memory
+ * contains no gradients when a step begins. */
 gboolean
 weft_fp8_weights_stages_ahead (const struct weft_step *s)
 {

@@ -1,22 +1,22 @@
-/* Weights of Megatron-FSDP.
+/* Weights of Megatron-FSDP. A unit is the parameters that are all-gathered together.
  *
- *   units           a unit is gathered before its forward and again before its backward, and
+ *   units           A unit is gathered before its forward and again before its backward, and
  *                   resharded after both passes. Weights outside units stay gathered until the step
  *                   ends. While a unit runs, the next units are prefetched, as long as the
  *                   prefetched units have fewer elements than half of
- *                   suggested_communication_unit_size
- *   recompute       recompute does not prefetch, and a unit is resharded only when another unit is
- *                   gathered: the last unit of a recomputed block is still gathered when its
- *                   backward begins
- *   double buffers  at most two units are gathered at one time */
+ *                   suggested_communication_unit_size.
+ *   recompute       Recompute does not prefetch. A recomputed unit is resharded only when another
+ *                   unit is gathered, so that the last unit of a recomputed block is still gathered
+ *                   when its backward begins.
+ *   double buffers  At most two units are gathered at one time. */
 #include "core/passes/replicas/fsdp.h"
 #include "core/job/unit_modules.h"
 
-/* The lower limit of the default unit size, in elements (param_and_grad_buffer.py). */
+/* Lower limit of the default unit size, in elements (param_and_grad_buffer.py). */
 #define LEAST_UNIT_SIZE ((uint64_t) 1000000000)
 
-/* Returns the first parameter of the attention or MLP block of a layer: the norm; if the MLP has no
- * norm, fc1 or the router. */
+/* Returns the first parameter of a layer's attention or MLP block, which is the weight of its norm.
+ * If the MLP has no norm, this is fc1 or the router. */
 static uint32_t
 norm_of (const struct weft_step *s, uint32_t layer, enum weft_layer_param norm)
 {
@@ -25,8 +25,8 @@ norm_of (const struct weft_step *s, uint32_t layer, enum weft_layer_param norm)
   return weft_params_of_layer (s, layer, norm);
 }
 
-/* Multi-token prediction: whether a parameter of a depth is outside the depth's transformer layer.
- * Only the transformer layer is a unit. */
+/* Whether a parameter of multi-token prediction is outside the transformer layer of its depth
+ * (extra prediction layer). Only the transformer layer is an FSDP unit. */
 static gboolean
 is_beside_layer (const struct weft_step *s, uint32_t param)
 {
@@ -37,8 +37,9 @@ is_beside_layer (const struct weft_step *s, uint32_t param)
           param >= norm_of (s, layer, WEFT_MTP_NORM_WEIGHT));
 }
 
-/* Unit numbers: each layer has two numbers, for attention and for the MLP; if a layer is one unit,
- * only the first number is used. Two more numbers follow, for the embedding and for the head. */
+/* Returns the FSDP unit of a parameter. Each layer has two unit numbers, for attention and for the
+ * MLP; if the whole layer is one unit, only the first number is used. Two more numbers follow, for
+ * the embedding and for the output layer. */
 uint32_t
 weft_fsdp_unit (const struct weft_step *s, uint32_t param)
 {
@@ -62,8 +63,8 @@ weft_fsdp_unit (const struct weft_step *s, uint32_t param)
   return s->replicas->unit_modules >> part & 1 ? number : WEFT_NO_UNIT;
 }
 
-/* Sets the parameter range of each bucket, and whether it belongs to a unit. Tensors of a unit are
- * consecutive (core/program/layout.h). */
+/* Sets the parameter range of each bucket, and whether the bucket belongs to an FSDP unit. Tensors
+ * of a unit are consecutive (core/program/layout.h). */
 static void
 note_units (struct weft_step *s)
 {
@@ -98,9 +99,9 @@ is_same_unit (const struct weft_step *s, uint32_t g, uint32_t other)
   return g == other || (number != WEFT_NO_UNIT && number == weft_fsdp_number (s, other));
 }
 
-/* Sets *first to the first group of the unit that contains group g, and returns the end of the
- * unit's groups. The groups of a unit are consecutive: one for its experts, one for its other
- * weights. */
+/* Sets *first to the first launch group of the FSDP unit that contains launch group g. Returns the
+ * end of the unit's launch groups. They are consecutive: one for the unit's experts, one for its
+ * other weights. */
 static uint32_t
 unit_end (const struct weft_step *s, uint32_t g, uint32_t *first)
 {
@@ -113,8 +114,8 @@ unit_end (const struct weft_step *s, uint32_t g, uint32_t *first)
   return end;
 }
 
-/* Returns suggested_communication_unit_size. The default is twice the mean size of units, or the
- * bucket size if there are no units. The default is at least LEAST_UNIT_SIZE. */
+/* Returns suggested_communication_unit_size. If the job does not set it, returns twice the mean
+ * size of FSDP units, or the bucket size if there are no units, but at least LEAST_UNIT_SIZE. */
 static uint64_t
 unit_size (const struct weft_step *s)
 {
@@ -210,8 +211,8 @@ reshard (struct weft_step *s, uint32_t g)
   s->replicas->group[g].idle = s->replicas->group[g].gathered = FALSE;
 }
 
-/* Returns the destination of a gather: the buffer of gathered weights without the transposed fp8
- * copy behind them. */
+/* Returns the destination of an all-gather: the buffer of gathered weights, without the transposed
+ * fp8 copy that follows the weights in the buffer. */
 static uint32_t
 gathered_of (struct weft_step *s, uint32_t k)
 {
@@ -261,8 +262,8 @@ gather (struct weft_step *s, uint32_t g)
   s->at = at;
 }
 
-/* Returns the last bucket of a group. When the gather of this bucket ends, all buckets of the group
- * are gathered. */
+/* Returns the last bucket of a launch group. When the all-gather of this bucket has ended, all
+ * buckets of the launch group are gathered. */
 static const struct weft_bucket_state *
 newest (const struct weft_step *s, uint32_t g)
 {
@@ -288,8 +289,8 @@ weft_fsdp_reaches (const struct weft_step *s, uint32_t g, uint32_t other)
   return between < s->replicas->unit_size / 2;
 }
 
-/* Gathers the groups after g in the direction of the pass, while weft_fsdp_reaches() is TRUE. With
- * double buffers, gathers at most one further unit. */
+/* Gathers the launch groups after g in the direction of the pass, as long as weft_fsdp_reaches() is
+ * TRUE. With double buffers, gathers at most one further FSDP unit. */
 static void
 prefetch (struct weft_step *s, uint32_t g)
 {
@@ -309,7 +310,7 @@ prefetch (struct weft_step *s, uint32_t g)
   }
 }
 
-/* Gathers those groups of a unit that are not gathered now. */
+/* Gathers the launch groups of an FSDP unit that are not gathered at present. */
 static void
 gather_unit (struct weft_step *s, uint32_t first, uint32_t end)
 {
@@ -320,8 +321,8 @@ gather_unit (struct weft_step *s, uint32_t first, uint32_t end)
       gather (s, i);
 }
 
-/* Gathers a unit together with its experts, and prefetches. Kernels wait for all groups of the unit
- * (megatron_fsdp.py, pre_forward_param_unshard). */
+/* Gathers an FSDP unit with the unit's experts, and prefetches the next units. Kernels wait for all
+ * launch groups of the unit (megatron_fsdp.py, pre_forward_param_unshard). */
 static void
 enter_unit (struct weft_step *s, uint32_t g)
 {
@@ -382,7 +383,7 @@ leave_unit (struct weft_step *s, uint32_t g)
   }
 }
 
-/* Reshards the unit of the block that runs last in a layer: the MLP in forward, attention in
+/* Reshards the FSDP unit of the block that runs last in a layer: the MLP in forward, attention in
  * backward. */
 void
 weft_fsdp_reshard_layer (struct weft_step *s, uint32_t layer)
@@ -393,7 +394,7 @@ weft_fsdp_reshard_layer (struct weft_step *s, uint32_t layer)
   leave_unit (s, weft_ddp_group_of (s, norm_of (s, layer, last)));
 }
 
-/* Reshards the unit of attention or MLP, unless both are in one unit. */
+/* Reshards the unit of attention or of the MLP, unless one unit contains both. */
 void
 weft_fsdp_reshard_module (struct weft_step *s, uint32_t param)
 {

@@ -1,27 +1,29 @@
-/* fsdp.h - private to replicas/: Megatron-FSDP. Replicas keep slices, and units are gathered only
- * while kernels read them (Megatron-Core distributed/fsdp, megatron_fsdp.py and
- * param_and_grad_buffer.py).
+/* fsdp.h - private to replicas/: Megatron-FSDP. Each replica stores only slices of the weights.
+ * Units (parameters that are gathered together) are gathered only while kernels read them
+ * (Megatron-Core distributed/fsdp, megatron_fsdp.py and param_and_grad_buffer.py).
  *
  *   fsdp.c        weights: gathered before use, resharded afterwards
  *   fsdp_grads.c  gradients: reduced in every microbatch, added in slices
- *   fsdp_outer.c  hybrid sharding: collectives between groups of replicas
+ *   fsdp_outer.c  hybrid sharding: collectives between the copies of the shards
  *
- * Buckets are those of the layout, and one more bucket in its own group for a tied head with a
- * separate sum. All buckets of a group are gathered and reduced together: a unit whose weights are
- * stored in fp8 has two buckets. Experts that are distributed over expert parallel ranks are a
- * separate group, gathered and reduced by the ranks that hold the same experts. */
+ * The buckets are those of the layout (core/program/layout.h). A tied output layer whose gradient
+ * has a separate sum is an additional bucket. All buckets of a launch group are gathered and
+ * reduced in one launch; for example, a unit whose weights are stored in fp8 has two buckets.
+ * Experts that are distributed over expert parallel ranks are a separate launch group. The ranks
+ * that hold the same experts gather and reduce this launch group. */
 #pragma once
 #include "core/passes/replicas/buckets.h"
 
-/* Returns the bucket of a tied head with a separate sum. */
+/* Returns the number of the additional bucket for a tied output layer, used if its gradient has a
+ * separate sum. */
 static inline uint32_t
 weft_fsdp_head (const struct weft_step *s)
 {
   return s->params->layout.n_bucket;
 }
 
-/* Returns k, or for the bucket of a tied head the bucket of the embedding, which has the same
- * layout. */
+/* Returns k. For the additional bucket of a tied output layer, returns the embedding's bucket,
+ * which has the same layout. */
 static inline uint32_t
 weft_fsdp_like (const struct weft_step *s, uint32_t k)
 {
@@ -30,54 +32,55 @@ weft_fsdp_like (const struct weft_step *s, uint32_t k)
   return k < s->params->layout.n_bucket ? k : s->params->layout.place[embedding].bucket;
 }
 
-/* Returns the number of elements of bucket k. */
+/* Number of elements of bucket k. */
 uint64_t weft_fsdp_size (const struct weft_step *s, uint32_t k);
-/* Returns the number of elements of all buckets of group g. */
+/* Number of elements of all buckets of launch group g. */
 uint64_t weft_fsdp_group_size (const struct weft_step *s, uint32_t g);
-/* Returns the number of elements of this rank's slice of bucket k. */
+/* Number of elements of this rank's slice of bucket k. */
 uint64_t weft_fsdp_slice_size (const struct weft_step *s, uint32_t k);
 
-/* Returns a view of this rank's slice of bucket k in the flat buffer of slices `flat`. */
+/* Returns a view of this rank's slice of bucket k in `flat`, a flat buffer of slices. */
 uint32_t weft_fsdp_slice (struct weft_step *s, uint32_t flat, uint32_t k);
 
-/* Whether a group belongs to a unit that is resharded after use. */
+/* Whether a launch group belongs to an FSDP unit that is resharded after use. */
 gboolean weft_fsdp_is_unit (const struct weft_step *s, uint32_t g);
 
-/* Returns the number of the unit that a group belongs to, or WEFT_NO_UNIT. The experts of a unit
- * have the same number. */
+/* Returns the number of the FSDP unit that contains a launch group, or WEFT_NO_UNIT. The launch
+ * group of a unit's experts has the number of the unit. */
 uint32_t weft_fsdp_number (const struct weft_step *s, uint32_t g);
 
-/* Sets view[] of all tensors of bucket k to views of `whole`, from byte `offset` on. `whole` =
- * WEFT_NO_BUF: sets them to WEFT_NO_BUF. */
+/* Sets view[] of all tensors of bucket k to views of the buffer `whole`, from byte `offset` on. If
+ * `whole` is WEFT_NO_BUF, sets view[] to WEFT_NO_BUF. */
 void weft_fsdp_set_views (struct weft_step *s, uint32_t k, uint32_t whole, uint64_t offset,
                           uint32_t *view);
 
-/* fsdp_grads.c: creates the slices of gradients and their sums over microbatches. */
+/* fsdp_grads.c: creates the buffers for this rank's slices of gradients, and their sums over
+ * microbatches. */
 void weft_fsdp_start_grads (struct weft_step *s);
 
-/* fsdp_outer.c: returns the part of a slice that this rank's optimizer updates: a view, or `slice`
- * itself. */
+/* fsdp_outer.c: returns the part of a slice that this rank's optimizer updates. This is a view, or
+ * `slice` itself. */
 uint32_t weft_outer_owned (struct weft_step *s, uint32_t slice);
 
-/* gather: all-gathers the slice of bucket k between groups of replicas; call it before the first
- * gather of the bucket in a step. reduce: reduces the slice of bucket k between groups; call it
- * after the last microbatch. `flags`: WEFT_OP_GROUPED if the collective joins the previous launch,
- * else 0. */
+/* Collectives of bucket k's slice between the copies of the shards in hybrid sharding.
+ * weft_outer_gather() all-gathers the slice; it is called before the first all-gather of the bucket
+ * in a step. weft_outer_reduce() reduces the slice's gradients; it is called after the last
+ * microbatch. `flags`: WEFT_OP_GROUPED if the collective joins the previous launch, else 0. */
 void weft_outer_gather (struct weft_step *s, uint32_t k, uint8_t flags);
 void weft_outer_reduce (struct weft_step *s, uint32_t k, uint8_t flags);
 
-/* Returns the unit of a parameter, in Megatron-FSDP and in FSDP2. */
+/* Returns the FSDP unit of a parameter, for Megatron-FSDP and for FSDP2. */
 uint32_t weft_fsdp_unit (const struct weft_step *s, uint32_t param);
 
-/* Functions of the table in wrapper.c. */
+/* The functions of Megatron-FSDP's weights in the table of strategies (wrapper.c). */
 void weft_fsdp_start (struct weft_step *s);
 void weft_fsdp_before_read (struct weft_step *s, uint32_t param);
 void weft_fsdp_gather_first (struct weft_step *s, uint32_t chunk);
-/* Whether the first use of group g also gathers group `other`. TRUE: the groups between g and
- * `other` have fewer elements than half of the unit size. */
+/* Whether the first read of launch group g also gathers launch group `other`. TRUE if the launch
+ * groups between g and `other` have fewer elements than half of the unit size. */
 gboolean weft_fsdp_reaches (const struct weft_step *s, uint32_t g, uint32_t other);
 
-/* Further functions of the table in wrapper.c. */
+/* Further functions of Megatron-FSDP in the table of strategies (wrapper.c). */
 void weft_fsdp_reshard_layer (struct weft_step *s, uint32_t layer);
 void weft_fsdp_reshard_module (struct weft_step *s, uint32_t param);
 void weft_fsdp_finish (struct weft_step *s);

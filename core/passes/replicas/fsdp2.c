@@ -1,19 +1,22 @@
 /* Weights of FSDP2: PyTorch's fully_shard as NeMo Automodel sets it up.
  *
- * Each replica stores a shard of the rows of every tensor, in fp32. Before a unit runs, its shards
- * are converted and packed (copy-in), all-gathered, and unpacked into whole tensors (copy-out).
- * After its pass the unit is resharded. In forward the root and the last layer are not resharded.
- * With several pipeline stages all units stay gathered until the last backward (Automodel
- * components/distributed/parallelizer_utils.py).
+ * Each replica stores a shard of the rows of every tensor, in fp32. A unit is the parameters that
+ * are gathered together: those of a layer, or those outside layers (root). Before a unit runs, its
+ * shards are converted and packed (copy-in), all-gathered, and unpacked into whole tensors
+ * (copy-out). After its forward or backward pass the unit is resharded, except the root and the
+ * last layer after forward. With several pipeline stages all units stay gathered until the last
+ * backward (Automodel components/distributed/parallelizer_utils.py).
  *
- *   copy-in, gather  both run on lane dp. As in PyTorch, gather i + 2 waits for copy-out i, so at
- *                    most two packed buffers exist
- *   forward          a unit is gathered when it begins; kernels of the previous unit may still run
- *   backward         unit i starts the gather of unit i - 1 when the copy-out of unit i is enqueued
- *   experts          a unit inside a layer, gathered when its first kernel is appended
- *   explicit         enable_fsdp2_prefetch: unit i starts the gathers of the next
- *                    fsdp2_forward_prefetch_depth units, and in backward of the next
- *                    fsdp2_backward_prefetch_depth units
+ *   copy-in, gather  Both run on lane dp. As in PyTorch, all-gather i + 2 waits for copy-out i, so
+ *                    at most two packed buffers exist.
+ *   forward          A unit is gathered when its forward begins. Kernels of the previous unit may
+ *                    still run.
+ *   backward         The all-gather of unit i - 1 starts when the copy-out of unit i is enqueued.
+ *   experts          The experts of a layer are a unit inside the unit of the layer. They are
+ *                    gathered when their first kernel is appended.
+ *   explicit         With enable_fsdp2_prefetch, unit i starts the all-gathers of the next
+ *                    fsdp2_forward_prefetch_depth units in forward, and of the next
+ *                    fsdp2_backward_prefetch_depth units in backward.
  *
  * Sources: torch/distributed/fsdp/_fully_shard/_fsdp_param_group.py (unshard, wait_for_unshard,
  * _backward_prefetch), _fsdp_state.py (root hooks), _fsdp_collectives.py (copy-in, copy-out). */
@@ -65,7 +68,7 @@ start_unit (struct weft_step *s, uint32_t k)
       weft_params_flat_view (s, weft_step_flat (s, k)->grads, k, u->slice, "pieces");
 }
 
-/* Creates a slot: a buffer for the shards of all ranks of unit k. */
+/* Creates a slot: a communication buffer for the shards of all ranks of unit k. */
 static struct weft_fsdp2_slot
 new_slot (struct weft_step *s, uint32_t k)
 {
@@ -77,8 +80,8 @@ new_slot (struct weft_step *s, uint32_t k)
   return (struct weft_fsdp2_slot){ .wire = wire, .mine = mine, .free = WEFT_NO_OP };
 }
 
-/* Returns the number of packed buffers: of the unit that runs and of the units that are being
- * gathered. */
+/* Returns the number of communication buffers (slots): for the unit that runs, and for the units
+ * that are being gathered. */
 static uint32_t
 count_slots (const struct weft_step *s, const struct weft_fsdp2 *f)
 {
@@ -147,8 +150,8 @@ weft_fsdp2_start (struct weft_step *s)
 
 /* ------------------------------------------------------------------------- gathers */
 
-/* Returns the next slot that is not taken, or f->n_slot if all slots are taken. A slot may be taken
- * for long, because recomputed layers run between the prefetch of a unit and its use. */
+/* Returns the next ring slot that is not in use, or f->n_slot if all slots are in use. A slot may
+ * be in use for long, because recomputed layers run between the prefetch of a unit and its use. */
 static uint32_t
 next_slot (struct weft_fsdp2 *f)
 {
@@ -160,9 +163,10 @@ next_slot (struct weft_fsdp2 *f)
   return f->n_slot;
 }
 
-/* Takes a slot for the gather of unit k. Layers use the slots of a ring in turn. A layer whose size
- * or ranks differ from those of the slot (the first layer with experts) replaces the buffers of the
- * slot. The root uses new buffers. A layer also uses new buffers if all slots are taken. */
+/* Reserves a slot (communication buffer) for the all-gather of unit k. Layers use the slots of a
+ * ring in turn. If a layer differs in size or ranks from the previous user of the slot (for example
+ * the first layer with experts), the buffers of the slot are replaced. The root unit, and a layer
+ * that finds all slots in use, have new buffers. */
 static struct weft_fsdp2_slot
 take_slot (struct weft_step *s, uint32_t k)
 {
@@ -187,8 +191,8 @@ take_slot (struct weft_step *s, uint32_t k)
   return *slot;
 }
 
-/* Starts the gather of a unit, unless the unit is gathered, the gather is in flight, or only one
- * rank holds the unit. */
+/* Starts the all-gather of a unit. Does nothing if the unit is gathered, if its all-gather is in
+ * flight, or if only one rank holds the unit. */
 static void
 start_gather (struct weft_step *s, uint32_t k)
 {
@@ -240,7 +244,7 @@ unpack (struct weft_step *s, uint32_t k)
   u->wire = WEFT_NO_BUF;
 }
 
-/* Converts the weights of a unit that only one rank holds. Such a unit is not gathered. */
+/* Converts the weights of a unit that only one rank holds. Such a unit needs no all-gather. */
 static void
 convert (struct weft_step *s, uint32_t k)
 {
@@ -266,9 +270,9 @@ copy_out (struct weft_step *s, uint32_t k)
   weft_fsdp2_set_views (s, k, s->replicas->bucket[k].weights, s->params->weight_view);
 }
 
-/* Gathers unit k, unless it is gathered already. In forward, later gathers wait for the copy-out of
- * the previous unit, which is in `held`; then the copy-out of unit k is stored in `held`. In
- * backward, later gathers wait for the copy-out of unit k. */
+/* Gathers unit k, unless the unit is already gathered. Later all-gathers wait for a copy-out. In
+ * forward this is the copy-out of the previous unit, which `held` stores; afterwards `held` stores
+ * the copy-out of unit k. In backward this is the copy-out of unit k. */
 static void
 gather_unit (struct weft_step *s, uint32_t k)
 {
@@ -298,8 +302,8 @@ weft_fsdp2_reshard (struct weft_step *s, uint32_t k)
 
 /* ---------------------------------------------------------------------------- hooks */
 
-/* Converts a unit number to its place in the order of forward, and back. The order differs from
- * unit numbers only by exchange of a layer and its experts. */
+/* Converts the number of an FSDP unit to its index in the order of forward, or an index back to a
+ * number. The two differ only in the order of a layer and its experts. */
 static uint32_t
 mirrored (const struct weft_fsdp2 *f, uint32_t k)
 {
@@ -324,8 +328,8 @@ pre_forward (struct weft_step *s, uint32_t k)
     start_gather (s, mirrored (f, at + i));
 }
 
-/* Gathers unit k and starts the gathers of the next units. Backward enters the root first and the
- * last layer second. */
+/* Gathers unit k, and starts the all-gathers of the units that backward runs next. Backward runs
+ * the root unit (parameters outside layers) first and the last layer second. */
 static void
 pre_backward (struct weft_step *s, uint32_t k)
 {
@@ -347,17 +351,17 @@ unit_of (const struct weft_step *s, uint32_t layer)
   return s->params->layout.place[norm].bucket;
 }
 
-/* Gathers the unit of a layer before a pass. pre_forward() also gathers layers for recompute.
- * leave_forward() does not reshard the layer whose backward runs next. */
+/* Gathers the FSDP unit of a layer before a forward or backward pass. pre_forward() also gathers
+ * layers for recompute. leave_forward() does not reshard the layer whose backward runs next. */
 void
 weft_fsdp2_before_layer (struct weft_step *s, uint32_t layer)
 {
   (weft_fsdp2_goes_back (s) ? pre_backward : pre_forward) (s, unit_of (s, layer));
 }
 
-/* Gathers experts when their first weight is read, because their unit is inside a layer. Weight
- * gradients are the last kernels of experts, so backward marks the unit as passed at its first
- * read. */
+/* Gathers experts when their first weight is read, because the unit of experts lies inside the unit
+ * of a layer. The weight gradients are the last kernels of experts. Backward therefore marks the
+ * unit of experts as passed at the first read. */
 void
 weft_fsdp2_before_read (struct weft_step *s, uint32_t param)
 {
@@ -379,8 +383,9 @@ leave_forward (struct weft_step *s, uint32_t k)
     weft_fsdp2_reshard (s, k);
 }
 
-/* With separate cells for weight gradients, the gradients of a unit are complete long after its
- * weights were read, so the weights are resharded here. The next forward gathers them again. */
+/* If the schedule splits backward passes, the gradients of a unit are complete long after backward
+ * read its weights. The weights are therefore resharded directly after the read. The next forward
+ * gathers them again. */
 static void
 leave_backward (struct weft_step *s, uint32_t k)
 {

@@ -1,67 +1,84 @@
 /* fsdp2.h - private to replicas/: PyTorch's FSDP2. fsdp2.c gathers weights, fsdp2_grads.c reduces
  * gradients, fsdp2_host.c copies both to and from host memory (offload_policy).
  *
- * A unit is a bucket of the layout: one for each layer, and the root for the parameters of a stage
- * outside layers. Experts that are distributed over expert parallel ranks are units inside layers,
- * sharded among the ranks that hold the same experts (NeMo Automodel
- * components/moe/parallelizer.py, apply_fsdp). The number of an expert unit is the number of its
- * layer's unit minus 1. Backward enters units in descending order. Forward enters units in
- * ascending order, except that a layer precedes its experts. weft_layout_pieces_init() describes
- * how tensors are sharded. */
+ * An FSDP unit (parameters that are gathered together) is a bucket of the layout. There is one unit
+ * for each layer, and one for the parameters of a stage outside layers: the root. Experts that are
+ * distributed over expert parallel ranks are separate units. The ranks that hold the same experts
+ * shard such a unit (NeMo Automodel components/moe/parallelizer.py, apply_fsdp). The number of a
+ * unit of experts is the number of its layer's unit minus 1. Backward runs units in descending
+ * order. Forward runs units in ascending order, except that the unit of a layer precedes the unit
+ * of the layer's experts. weft_layout_pieces_init() describes how tensors are sharded. */
 #pragma once
 #include "core/passes/replicas/buckets.h"
 
 struct weft_fsdp2_unit {
-  uint32_t layer;        /* WEFT_NO_LAYER: the root */
-  gboolean expert;       /* the experts of a layer */
-  gboolean stays;        /* TRUE: forward does not reshard the unit */
-  gboolean passed;       /* backward does not read the unit's weights any more */
-  uint64_t whole, slice; /* numbers of elements: of the unit's tensors; of this rank's shards */
-  uint32_t wire, slot;   /* buffer of gathered shards before copy-out; index of the ring slot of
-                          * this buffer */
-  uint32_t left;         /* the newest kernel when the unit was last resharded */
-  uint32_t kept;         /* whole gradients (defer_fsdp_grad_sync), or WEFT_NO_BUF */
-  uint32_t n_reduced;    /* number of reductions so far in this step */
+  /* number of the layer; WEFT_NO_LAYER for the root unit (parameters outside layers) */
+  uint32_t layer;
+  gboolean expert;       /* TRUE: the unit contains the experts of a layer */
+  gboolean stays;        /* TRUE: the unit stays gathered after forward */
+  gboolean passed;       /* TRUE: backward does not read the unit's weights any more */
+  /* whole: number of elements of the unit's tensors; slice: number of elements of this rank's
+   * shards */
+  uint64_t whole, slice;
+  /* wire: communication buffer of gathered shards, before copy-out; slot: index of this buffer in
+   * the ring */
+  uint32_t wire, slot;
+  uint32_t left;         /* the kernel that was newest when the unit was last resharded */
+  uint32_t kept;         /* buffer of whole gradients (defer_fsdp_grad_sync), or WEFT_NO_BUF */
+  uint32_t n_reduced;    /* number of reductions of the unit so far in this step */
 };
 
-/* A buffer for gathered shards. Slots are used in turn. */
+/* A communication buffer for gathered shards. The slots of a ring are used in turn. */
 struct weft_fsdp2_slot {
-  uint32_t wire, mine; /* buffer for the shards of all ranks; view of this rank's part */
-  uint32_t free;       /* the copy-out that read the slot last, or WEFT_NO_OP */
-  gboolean taken;      /* the shards in the slot are not copied out yet */
+  /* wire: buffer for the shards of all ranks; mine: view of this rank's part of it */
+  uint32_t wire, mine;
+  uint32_t free;       /* copy-out op that read the slot last, or WEFT_NO_OP */
+  gboolean taken;      /* TRUE: the gathered shards in the slot have not been copied out yet */
 };
 
-/* Each chunk is wrapped separately. Its layers and experts are units [first, end); if the chunk has
- * a root, the root is unit first - 1. */
+/* FSDP units of one model chunk, which is wrapped separately. Units [first, end) are its layers and
+ * experts. If the chunk has a root unit (parameters outside layers), its number is first - 1. */
 struct weft_fsdp2_chunk {
   uint32_t first, end;
   gboolean root;
-  gboolean forward_begun; /* `streams` was set for this forward */
-  uint32_t streams;       /* the kernel for which gathers wait */
-  uint32_t held;          /* forward: newest copy-out; the gather after the next one waits for it */
-  uint32_t reducing;      /* the newest reduce-scatter, for which the next one waits; or
-                           * WEFT_NO_OP */
+  /* TRUE: `streams`, the kernel for which all-gathers wait, has been set in the current forward */
+  gboolean forward_begun;
+  uint32_t streams;       /* newest kernel for which all-gathers wait */
+  /* in forward: newest copy-out; not the next all-gather but the one after it waits for this
+   * copy-out */
+  uint32_t held;
+  /* newest reduce-scatter, for which the next reduce-scatter waits; or WEFT_NO_OP */
+  uint32_t reducing;
 };
 
 struct weft_fsdp2 {
-  struct weft_fsdp2_slot *ring;   /* all arrays are in one allocation with this struct */
+  /* the arrays of this struct and the struct itself are one allocation */
+  struct weft_fsdp2_slot *ring;
   struct weft_fsdp2_chunk *chunk;
-  gboolean *started;              /* by parameter: whether the kept gradient contains at least one
-                                   * microbatch */
-  uint32_t n_slot, turn;          /* slots of the ring; turn modulo n_slot is the next slot */
+  /* by parameter: whether `kept` already contains the gradient of at least one microbatch */
+  gboolean *started;
+  /* n_slot: number of slots in the ring; turn modulo n_slot: the next slot */
+  uint32_t n_slot, turn;
   uint32_t n_unit;
-  gboolean pipelined;             /* several stages: units stay gathered until the last backward */
-  gboolean explicit;              /* enable_fsdp2_prefetch without pipeline parallelism */
-  gboolean splits;                /* the grid has separate cells for weight gradients */
-  gboolean keeps;                 /* defer_fsdp_grad_sync: gradients are reduced once in each step
-                                   * */
+  /* TRUE with several pipeline stages: units stay gathered until the last backward */
+  gboolean pipelined;
+  gboolean explicit;              /* TRUE: enable_fsdp2_prefetch without pipeline parallelism */
+  /* TRUE: the pipeline schedule splits backward passes, and computes weight gradients in separate
+   * passes */
+  gboolean splits;
+  /* TRUE with defer_fsdp_grad_sync: gradients are reduced once in each step */
+  gboolean keeps;
   enum weft_dtype reduce_dtype;
 
   /* offload_policy */
-  uint32_t *on_host;              /* by parameter: this rank's shard in host memory */
-  uint32_t copied_in, sent;       /* newest copy-in; newest copy of gradients to the host */
-  uint32_t fetched, leaving;      /* buffers for shards from and to the host, or WEFT_NO_BUF */
-  uint32_t reduced[2], n_sent;    /* buffers for reduced shards, used in turn */
+  uint32_t *on_host;              /* by parameter: buffer of this rank's shard in host memory */
+  /* newest copy of shards from the host; newest copy of gradients to the host */
+  uint32_t copied_in, sent;
+  /* device buffers for shards: copied from the host (fetched), to be copied to the host (leaving);
+   * or WEFT_NO_BUF */
+  uint32_t fetched, leaving;
+  /* reduced: device buffers for reduced shards, used in turn; n_sent: number of uses so far */
+  uint32_t reduced[2], n_sent;
   struct weft_fsdp2_unit unit[];
 };
 
@@ -71,57 +88,59 @@ weft_fsdp2 (const struct weft_step *s)
   return s->replicas->own;
 }
 
-/* Whether the current pass is a backward, which enters units in descending order. */
+/* Whether the current pass is a backward pass, in which units are gathered in descending order. */
 static inline gboolean
 weft_fsdp2_goes_back (const struct weft_step *s)
 {
   return s->at.phase != WEFT_PHASE_FORWARD && s->at.phase != WEFT_PHASE_RECOMPUTE;
 }
 
-/* Returns the chunk whose ops are being appended. */
+/* Returns the FSDP2 state of the model chunk whose ops are being appended. */
 static inline struct weft_fsdp2_chunk *
 weft_fsdp2_chunk (const struct weft_step *s)
 {
   return &weft_fsdp2 (s)->chunk[s->at.chunk];
 }
 
-/* Sets view[] of all tensors of unit k to views of `whole`. `whole` = WEFT_NO_BUF: sets them to
- * WEFT_NO_BUF. */
+/* Sets view[] of all tensors of unit k to views of the buffer `whole`, or to WEFT_NO_BUF if `whole`
+ * is WEFT_NO_BUF. */
 void weft_fsdp2_set_views (struct weft_step *s, uint32_t k, uint32_t whole, uint32_t *view);
 
-/* fsdp2_grads.c: creates the sums of gradients, before the first op. */
+/* fsdp2_grads.c: creates the sums of gradients. Must be called before the first op is appended. */
 void weft_fsdp2_start_grads (struct weft_step *s);
 
-/* PyTorch's post_backward: reshards and reduces unit k, if the gradients of the unit are complete
- * and backward does not read its weights any more. */
+/* Like PyTorch's post_backward: reshards unit k and reduces its gradients, if the gradients are
+ * complete and backward does not read the unit's weights any more. */
 void weft_fsdp2_post_backward (struct weft_step *s, uint32_t k);
 
-/* fsdp2_host.c: creates the views of shards in host memory (offload_policy). */
+/* fsdp2_host.c: creates views of this rank's shards in host memory (offload_policy). */
 void weft_fsdp2_start_host (struct weft_step *s);
 
 /* Copies the shards of unit k from host memory. Returns the device buffer. The copies wait for the
  * ops in `before`. */
 uint32_t weft_fsdp2_fetch (struct weft_step *s, uint32_t k, const uint32_t *before,
                            uint32_t n_before);
-/* Returns the device buffer for reduced gradients of unit k that are copied to the host. */
+/* Returns the device buffer for the reduced gradients of unit k, which are then copied to the
+ * host. */
 uint32_t weft_fsdp2_send_buffer (struct weft_step *s, uint32_t k);
-/* Copies the reduced gradients in `slice` to `to` in host memory. adds = TRUE: the host then adds
- * them to the gradients of earlier microbatches, and weft_fsdp2_added() makes the next kernel wait
+/* Copies the reduced gradients `slice` to the buffer `to` in host memory. With `adds` the host then
+ * adds them to the gradients of earlier microbatches; weft_fsdp2_added() makes the next kernel wait
  * for this addition. */
 void weft_fsdp2_send (struct weft_step *s, uint32_t k, uint32_t slice, uint32_t to, gboolean adds);
 void weft_fsdp2_added (struct weft_step *s);
 /* Makes the op appended last wait for the newest copy of gradients to the host. */
 void weft_fsdp2_follow_sent (struct weft_step *s);
 
-/* Returns the bucket of a tied head with a separate sum. */
+/* Returns the number of the additional bucket for a tied output layer, used if its gradient has a
+ * separate sum. */
 static inline uint32_t
 weft_fsdp2_head (const struct weft_step *s)
 {
   return s->params->layout.n_bucket;
 }
 
-/* Returns the lane on which reduced shards of unit k are processed: the lane between instances, if
- * the shards have replicas. Shards of experts have no replicas. */
+/* Returns the lane of the ops on reduced shards of unit k. If the shards have replicas (HSDP), this
+ * is the lane of collectives between replicas. Shards of experts have no replicas. */
 static inline enum weft_lane
 weft_fsdp2_slice_lane (const struct weft_step *s, uint32_t k)
 {
@@ -130,10 +149,10 @@ weft_fsdp2_slice_lane (const struct weft_step *s, uint32_t k)
              : WEFT_LANE_DP;
 }
 
-/* Reshards a unit: frees its gathered weights. */
+/* Reshards an FSDP unit: frees its gathered weights. */
 void weft_fsdp2_reshard (struct weft_step *s, uint32_t k);
 
-/* Functions of the table in wrapper.c. */
+/* The functions of FSDP2 in the table of strategies (wrapper.c). */
 void weft_fsdp2_start (struct weft_step *s);
 void weft_fsdp2_begin_cell (struct weft_step *s);
 void weft_fsdp2_before_layer (struct weft_step *s, uint32_t layer);

@@ -1,19 +1,20 @@
 /* Gradients of FSDP2.
  *
- * When backward of a unit ends, its whole gradients are packed in mp_policy_reduce_dtype and
- * reduce-scattered. The slice is added to the fp32 gradient that the rank stores. One
- * reduce-scatter is in flight: packing of the next unit waits for it, and the end of backward waits
- * for all reduce-scatters. The root is reduced last. With dp_replicate_size each slice is then all-
- * reduced between the replicas of the shards, on a separate lane.
+ * When the backward of an FSDP unit ends, its whole gradients are packed in mp_policy_reduce_dtype
+ * and reduce-scattered. The resulting slice is added to the fp32 gradient that the rank stores. At
+ * most one reduce-scatter is in flight: packing of the next unit waits for the reduce-scatter, and
+ * the end of backward waits for all of them. The root unit (parameters outside layers) is reduced
+ * last. With dp_replicate_size each slice is then all-reduced between the replicas of the shards,
+ * on a separate lane.
  *
- * If the schedule has separate cells for weight gradients, a unit is reduced after the last of
- * these cells.
+ * If the schedule splits backward passes, a unit is reduced after its last weight gradient pass.
  *
- * defer_fsdp_grad_sync: whole gradients are added on the device over all microbatches, in the type
- * of the reduction. The sum is reduced once in each step.
+ * With defer_fsdp_grad_sync, whole gradients are added on the device over all microbatches, in the
+ * dtype of the reduction. The sum is reduced once in each step.
  *
- * Canonical order: leaves and nodes have the type of the reduction, like the gradients of a run on
- * one rank. The loss is already a mean, so collectives only add.
+ * In canonical order (equal bits for all strategies) all partial sums have the dtype of the
+ * reduction, like the gradients of a run on one rank. The loss is already a mean, so collectives
+ * only add.
  *
  * Sources: torch/distributed/fsdp/_fully_shard/_fsdp_param_group.py (post_backward,
  * finalize_backward), _fsdp_collectives.py (foreach_reduce), _fsdp_param.py
@@ -26,7 +27,7 @@ ranks (const struct weft_step *s, uint32_t k)
   return weft_mesh_group_size (s->mesh, weft_bucket_sharing (s, k));
 }
 
-/* Returns the lane of the kernels that add slices of microbatches. */
+/* Returns the lane of the kernels that add reduced slices over microbatches. */
 static enum weft_lane
 sum_lane (const struct weft_step *s, uint32_t k)
 {
@@ -55,8 +56,8 @@ keep_unit (struct weft_step *s, uint32_t k)
       weft_sum_place (&s->replicas->sum[i], view[i]);
 }
 
-/* Creates the separate sum of a tied head. The head is one tensor: its shards, in the order of
- * ranks, form the tensor with padding at its end. */
+/* Creates the separate sum for the gradient of a tied output layer. The gradient is one tensor: the
+ * shards of all ranks, in the order of ranks, are the tensor with padding at its end. */
 static void
 keep_head (struct weft_step *s)
 {
@@ -88,8 +89,9 @@ weft_fsdp2_start_grads (struct weft_step *s)
 
 /* ------------------------------------------------------------------------- leaving */
 
-/* Returns the operand for the gradient of a microbatch that is added to kept gradients. The first
- * microbatch is written directly into the kept gradient if the types agree. */
+/* Used with defer_fsdp_grad_sync. Returns the operand into which a kernel writes the gradient of a
+ * microbatch. The first microbatch is written directly into the stored sum if the dtypes are equal;
+ * later gradients are added to the sum. */
 static struct weft_use
 begin_kept (struct weft_step *s, uint32_t param)
 {
@@ -159,8 +161,8 @@ weft_fsdp2_grad_end (struct weft_step *s, uint32_t param, struct weft_use grad)
   weft_fsdp2_post_backward (s, k);
 }
 
-/* Returns the buffer with the whole gradient of a tied head, which is reduced later. The first call
- * creates it and zeroes its padding. */
+/* Returns the buffer for the whole gradient of a tied output layer, which is reduced later. The
+ * first call creates the buffer and zeroes its padding. */
 static uint32_t
 head_main (struct weft_step *s)
 {
@@ -202,7 +204,8 @@ weft_fsdp2_head_end (struct weft_step *s, struct weft_use grad)
     weft_sum_end (s, weft_head_sum (s), grad);
   if (!f->splits)
     return;
-  if (!weft_head_has_own_sum (s) && f->keeps) /* the embedding may be complete already */
+  /* the embedding's gradient of this microbatch may be complete already */
+  if (!weft_head_has_own_sum (s) && f->keeps)
     end_kept (s, embedding, grad);
   s->replicas->bucket[root].n_ready++;
   weft_fsdp2_post_backward (s, root);
@@ -210,9 +213,10 @@ weft_fsdp2_head_end (struct weft_step *s, struct weft_use grad)
 
 /* ------------------------------------------------------------------------ reducing */
 
-/* Returns the buffer for a reduced slice: a leaf in canonical order; the stored gradient in
- * canonical order with defer_fsdp_grad_sync, or if this is the first slice and the types agree;
- * otherwise a new buffer, which is later added to the stored gradient. */
+/* Returns the buffer for a reduced slice of gradients. In canonical order this is a leaf of the
+ * tree of additions, or with defer_fsdp_grad_sync the stored gradient. In other jobs it is the
+ * stored gradient, if this is the first slice and the dtypes are equal. Otherwise it is a new
+ * buffer, which is later added to the stored gradient. */
 static uint32_t
 arrival (struct weft_step *s, uint32_t k, gboolean first)
 {
@@ -227,8 +231,8 @@ arrival (struct weft_step *s, uint32_t k, gboolean first)
                                                              sum->n, "reduced");
 }
 
-/* Adds a reduced slice to the stored gradient. The first slice is copied to the stored gradient,
- * unless the collective has already written it there. */
+/* Adds a reduced slice to the stored gradient. The first slice of a step is instead copied to the
+ * stored gradient, unless the collective has already written it there. */
 static void
 join (struct weft_step *s, uint32_t k, uint32_t slice, gboolean first)
 {
@@ -249,8 +253,8 @@ join (struct weft_step *s, uint32_t k, uint32_t slice, gboolean first)
   }
 }
 
-/* offload_policy: copies a slice to host memory, where the host adds it to the stored gradient.
- * weft_fsdp2_send() has converted it to the type of the stored gradient. */
+/* With offload_policy: copies a reduced slice to host memory, where the host adds it to the stored
+ * gradient. weft_fsdp2_send() converts the slice to the dtype of the stored gradient. */
 static void
 join_on_host (struct weft_step *s, uint32_t k, uint32_t slice, gboolean first)
 {
@@ -262,7 +266,8 @@ join_on_host (struct weft_step *s, uint32_t k, uint32_t slice, gboolean first)
     weft_fsdp2_added (s);
 }
 
-/* Returns the op of a gradient collective, which averages as in PyTorch. */
+/* Returns the row of a gradient collective. The collective averages, as in PyTorch; in canonical
+ * order it adds. */
 static struct weft_op
 reduction (struct weft_step *s, enum weft_op_kind kind, enum weft_group_kind group,
            const char *name)
@@ -291,7 +296,7 @@ scatter (struct weft_step *s, uint32_t k, uint32_t input, gboolean first)
   (s->on_host ? join_on_host : join) (s, k, slice, first);
 }
 
-/* Makes the next kernel wait for the reduce-scatter of the previous unit. */
+/* Makes the next kernel wait for the reduce-scatter of the previous FSDP unit. */
 static void
 wait_for_previous (struct weft_step *s)
 {
@@ -302,8 +307,8 @@ wait_for_previous (struct weft_step *s)
   c->reducing = WEFT_NO_OP;
 }
 
-/* Converts the gradients of experts that only one rank holds. These gradients need no
- * collective. */
+/* Converts the gradients of a unit of experts that only one rank holds, and adds them to the stored
+ * gradient. These gradients need no collective. */
 static void
 convert_unit (struct weft_step *s, uint32_t k, uint32_t from, gboolean first)
 {
@@ -345,7 +350,8 @@ reduce_unit (struct weft_step *s, uint32_t k)
   (ranks (s, k) > 1 ? pack_unit : convert_unit) (s, k, from, first);
 }
 
-/* Reduces the separate sum of a tied head, when its root is reduced. */
+/* Reduces the separate gradient sum of a tied output layer, together with the unit `root` that
+ * contains the embedding. */
 static void
 reduce_head (struct weft_step *s, uint32_t root)
 {
@@ -356,7 +362,7 @@ reduce_head (struct weft_step *s, uint32_t root)
   s->replicas->bucket[k].grads = WEFT_NO_BUF;
 }
 
-/* Whether this backward reduces gradients. FALSE: defer_fsdp_grad_sync before the last
+/* Whether this backward pass reduces gradients. FALSE with defer_fsdp_grad_sync before the last
  * microbatch. */
 static gboolean
 syncs (const struct weft_step *s)
@@ -364,8 +370,8 @@ syncs (const struct weft_step *s)
   return !weft_fsdp2 (s)->keeps || s->last_micro || weft_fsdp2 (s)->splits;
 }
 
-/* Returns the unit whose embedding receives the gradient of a tied head on the same stage, or
- * WEFT_NO_UNIT. */
+/* Returns the unit that contains an embedding to which a tied output layer on this stage adds its
+ * gradient, or WEFT_NO_UNIT. */
 static uint32_t
 head_root (const struct weft_step *s)
 {
@@ -376,9 +382,10 @@ head_root (const struct weft_step *s)
   return adds ? s->params->layout.place[embedding].bucket : WEFT_NO_UNIT;
 }
 
-/* Whether all gradients of a unit are complete and no kernel reads its weights any more: in this
- * microbatch, or, if the schedule has separate cells for weight gradients, in all microbatches
- * (PyTorch torch/distributed/pipelining/stage.py reduces after the last microbatch). */
+/* Whether all gradients of an FSDP unit are complete and no kernel reads the unit's weights any
+ * more. Usually this refers to the current microbatch. If the schedule splits backward passes, it
+ * refers to all microbatches (PyTorch torch/distributed/pipelining/stage.py reduces after the last
+ * microbatch). */
 static gboolean
 is_through (const struct weft_step *s, uint32_t k)
 {
@@ -454,9 +461,9 @@ weft_fsdp2_end_cell (struct weft_step *s)
     join_all (s);
 }
 
-/* The ranks that hold the same experts average gradients that are sums over expert parallel groups.
- * Scales these averages to the mean over all replicas. NeMo Automodel divides these gradients after
- * the last microbatch (components/training/utils.py, ep_ratio). */
+/* Scales gradients of experts to the mean over all replicas. The gradients are sums over expert
+ * parallel groups, and were averaged over the ranks that hold the same experts. NeMo Automodel does
+ * this after the last microbatch (components/training/utils.py, ep_ratio). */
 static void
 divide_experts (struct weft_step *s, uint32_t k)
 {
@@ -472,7 +479,7 @@ weft_fsdp2_finish (struct weft_step *s)
     divide_experts (s, k);
 }
 
-/* Returns a view of the shard of one tensor in the slice of its unit. */
+/* Returns a view of this rank's shard of one tensor in the reduced slice of the tensor's unit. */
 uint32_t
 weft_fsdp2_reduced (struct weft_step *s, uint32_t param)
 {

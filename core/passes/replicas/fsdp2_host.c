@@ -1,15 +1,16 @@
-/* offload_policy of FSDP2. Shards of weights, gradients and moments are in host memory, where Adam
- * runs (optimizer/finish.c). The device has only gathered units and shards that are being copied.
+/* offload_policy of FSDP2. Shards of weights, gradients and moments are in host memory, and Adam
+ * runs on the CPU (optimizer/finish.c). The device has only gathered units (layers, for example)
+ * and shards that are being copied.
  *
- *   weights    copied shard by shard on lane h2d, after the previous copy-in and after all ops that
- *              the copy-in of these shards waits for. They are copied in fp32 and converted on the
- *              device
- *   gradients  copied shard by shard, after conversion to the type of stored gradients; the next
- *              reduction waits for these copies. From the second microbatch on, the host thread
- *              that enqueues work waits for the copy, adds the copied shard to the stored gradient,
- *              and enqueues nothing meanwhile
- *   memory     a copy to memory that is not page-locked (offload_policy_pin_memory = false) blocks
- *              the host thread: later kernels wait until the copy has ended
+ *   weights    Weights are copied shard by shard on lane h2d, in fp32, and converted on the device.
+ *              The copies of a unit's shards wait for the previous copy-in (packing for the
+ *              all-gather) and for all ops for which the unit's own copy-in waits.
+ *   gradients  Gradients are copied shard by shard, after conversion to the dtype of stored
+ *              gradients. The next reduction waits for these copies. From the second microbatch on,
+ *              the host thread that enqueues ops waits for the copy and adds the copied shard to
+ *              the stored gradient. Meanwhile this thread enqueues nothing.
+ *   memory     A copy to memory that is not page-locked (offload_policy_pin_memory = false) blocks
+ *              the host thread. Later kernels then wait until the copy has ended.
  *
  * The end of backward waits for all copies to the host.
  *
@@ -17,7 +18,8 @@
  * _fsdp_collectives.py (foreach_reduce), _fsdp_param_group.py (finalize_backward). */
 #include "core/passes/replicas/fsdp2.h"
 
-/* Returns a view of the elements [first, first + n) of a slice: the shard of one parameter. */
+/* Returns a view of elements [first, first + n) of a slice, which are the shard of one
+ * parameter. */
 static uint32_t
 piece_of (struct weft_step *s, uint32_t slice, uint64_t first, uint64_t n)
 {
@@ -29,7 +31,7 @@ piece_of (struct weft_step *s, uint32_t slice, uint64_t first, uint64_t n)
                           n * size, "piece");
 }
 
-/* Returns the first element of a parameter's shard in the slice of its unit. */
+/* Returns the index of a parameter's first element in this rank's slice of the parameter's unit. */
 static uint64_t
 first_of (const struct weft_step *s, uint32_t param)
 {
@@ -48,15 +50,16 @@ weft_fsdp2_start_host (struct weft_step *s)
   }
 }
 
-/* Whether copies block the host thread, because host memory is not page-locked. */
+/* Whether copies between host and device block the host thread, because host memory is not
+ * page-locked. */
 static gboolean
 blocks (const struct weft_step *s)
 {
   return !s->strategy->offload_policy_pin_memory;
 }
 
-/* Returns a device buffer for shards of unit k. Layers of equal size reuse the buffer in *standing;
- * the root and a tied head have new buffers. */
+/* Returns a device buffer for the shards of unit k. Layers of equal size share the buffer
+ * *standing. The root unit and a tied output layer have new buffers. */
 static uint32_t
 room_of (struct weft_step *s, uint32_t k, uint32_t *standing, enum weft_dtype dtype,
          const char *name)
@@ -75,8 +78,9 @@ room_of (struct weft_step *s, uint32_t k, uint32_t *standing, enum weft_dtype dt
   return *standing = buf;
 }
 
-/* If shards have replicas, two send buffers are used in turn, so that the next reduce-scatter does
- * not wait for the all-reduce between replicas. */
+/* Returns one of two send buffers in turn if shards have replicas (HSDP), otherwise always the same
+ * one. With two buffers, the next reduce-scatter does not wait for the all-reduce between
+ * replicas. */
 uint32_t
 weft_fsdp2_send_buffer (struct weft_step *s, uint32_t k)
 {
@@ -108,8 +112,8 @@ weft_fsdp2_fetch (struct weft_step *s, uint32_t k, const uint32_t *before, uint3
   return device;
 }
 
-/* Converts a slice to the type in which the host stores gradients. Returns `slice` if the types are
- * equal. */
+/* Converts a slice of gradients to the dtype in which the host stores gradients. Returns `slice` if
+ * it has this dtype. */
 static uint32_t
 convert (struct weft_step *s, uint32_t k, uint32_t slice)
 {

@@ -1,9 +1,9 @@
-/* Gradients of Megatron-FSDP. Kernels write whole gradients of a unit. The last gradient launches
- * the reduce-scatter of the unit, in every microbatch, and the reduced slices are added on the lane
- * of the collective. Before the launch, kernels wait for the oldest reductions while more than
- * suggested_communication_unit_size elements are in flight. With double buffers at most two units
- * have whole gradients at one time: the unit whose gradients are being reduced and the unit whose
- * gradients are being computed. */
+/* Gradients of Megatron-FSDP. Kernels write whole gradients of an FSDP unit. In every microbatch,
+ * the last gradient launches the unit's reduce-scatter, and the reduced slices are added on the
+ * lane of the collective. Before the launch, if more than suggested_communication_unit_size
+ * elements are being reduced, kernels wait for the oldest reductions. With double buffers at most
+ * two units have whole gradients at one time: the unit whose gradients are being reduced, and the
+ * unit whose gradients are being computed. */
 #include "core/passes/replicas/fsdp.h"
 
 static void
@@ -35,7 +35,7 @@ weft_fsdp_start_grads (struct weft_step *s)
   s->params->layout.group[s->params->layout.n_group] = (struct weft_bucket_group){ head, 1 };
 }
 
-/* Zeroes the padding of a bucket, because no kernel writes the padding. */
+/* Zeroes the padding of a bucket, which no kernel writes. */
 static void
 clear_padding (struct weft_step *s, uint32_t k, uint32_t grads)
 {
@@ -50,7 +50,8 @@ clear_padding (struct weft_step *s, uint32_t k, uint32_t grads)
              WEFT_USES (WEFT_W (rest)));
 }
 
-/* Makes the next kernel wait for the oldest reduction. Returns the elements of that reduction. */
+/* Makes the next kernel wait for the oldest reduction in flight. Returns the number of elements of
+ * that reduction. */
 static uint64_t
 wait_for_oldest (struct weft_step *s)
 {
@@ -61,8 +62,8 @@ wait_for_oldest (struct weft_step *s)
   return weft_fsdp_group_size (s, oldest.group);
 }
 
-/* Returns the number of units whose gradients are being reduced. Another group of the unit of
- * bucket k (its experts, or its other weights) is not counted. */
+/* Returns the number of FSDP units whose gradients are being reduced. Launch groups of the unit of
+ * bucket k (for its experts, or for its other weights) are not counted. */
 static uint32_t
 reducing_units (const struct weft_step *s, uint32_t k)
 {
@@ -79,7 +80,7 @@ reducing_units (const struct weft_step *s, uint32_t k)
   return n;
 }
 
-/* Creates the buffer for the whole gradients of bucket k. With double buffers kernels first wait
+/* Creates the buffer for the whole gradients of bucket k. With double buffers, kernels first wait
  * until at most one unit is being reduced. */
 static void
 add_unit_gradients (struct weft_step *s, uint32_t k)
@@ -92,7 +93,8 @@ add_unit_gradients (struct weft_step *s, uint32_t k)
   clear_padding (s, k, s->replicas->bucket[k].grads);
 }
 
-/* Makes kernels wait for the oldest reductions until at most unit_size elements are in flight. */
+/* Makes kernels wait for the oldest reductions until at most unit_size elements are being
+ * reduced. */
 static void
 make_room (struct weft_step *s)
 {
@@ -130,7 +132,7 @@ scatter (struct weft_step *s, uint32_t k, uint8_t flags)
   return leaf;
 }
 
-/* Reduces all buckets of a group in one launch, and adds the reduced slices to the slices of
+/* Reduces all buckets of a launch group in one launch. Adds the reduced slices to the slices of
  * earlier microbatches. */
 static void
 reduce (struct weft_step *s, uint32_t g)
@@ -156,8 +158,8 @@ reduce (struct weft_step *s, uint32_t g)
   s->at = at;
 }
 
-/* If two kernels compute a gradient of one tensor in a microbatch (tied head and embedding), the
- * second kernel adds to the gradient that the first one wrote. */
+/* If two kernels compute gradients of one tensor in a microbatch (tied output layer and embedding),
+ * the second kernel adds its gradient to that of the first kernel. */
 struct weft_use
 weft_fsdp_grad_begin (struct weft_step *s, uint32_t param)
 {
@@ -175,7 +177,7 @@ weft_fsdp_grad_begin (struct weft_step *s, uint32_t param)
   return weft_sum_sources (s, &s->replicas->sum[param], whole);
 }
 
-/* Removes the views of whole gradients of a bucket, after its reduction. */
+/* Removes the views of a bucket's whole gradients after the reduction of the bucket. */
 static void
 forget_gradients (struct weft_step *s, uint32_t k)
 {

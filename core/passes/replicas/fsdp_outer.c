@@ -1,15 +1,18 @@
-/* Hybrid sharding: several groups of replicas, and each group shards weights among its own ranks.
+/* Hybrid sharding of Megatron-FSDP: there are several copies of the shards (instances), and each
+ * instance divides the weights among its own ranks.
  *
- *   no_shard  after the last microbatch, the ranks with the same slice all-reduce its gradients,
- *             and all these ranks compute the same update (HSDP)
- *   optim     the ranks with the same slice reduce-scatter the gradients, and each rank updates a
- *             part of the slice. The slice is all-gathered before its first use in the next step
- *             (HFSDP)
+ * no_shard: after the last microbatch, the ranks with equal slices all-reduce the gradients of the
+ * slice, and all of them compute equal updates (HSDP).
  *
- * These collectives run on a separate lane, after the reductions inside the group. */
+ * optim: the ranks with equal slices reduce-scatter the gradients of the slice, and each rank
+ * updates a part of the slice. The slice is all-gathered before its first use in the next step
+ * (HFSDP).
+ *
+ * These collectives run on a separate lane, after the reductions inside an instance. */
 #include "core/passes/replicas/fsdp.h"
 
-/* Whether the optimizer state of a slice is sharded again between groups (HFSDP). */
+/* Whether the instances (copies of the shards) also divide the optimizer state of a slice among
+ * themselves (HFSDP). */
 static gboolean
 is_cut_again (const struct weft_step *s)
 {

@@ -1,12 +1,13 @@
-/* PyTorch's DistributedDataParallel, from its second step on.
+/* PyTorch's DistributedDataParallel (DDP), from its second step on.
  *
  * Gradients and buckets have separate memory (gradient_as_bucket_view is off). In the last
  * microbatch each complete gradient is copied into a bucket and divided by the number of replicas.
- * A full bucket is all-reduced, and after the backward pass the sums are copied back. PyTorch fills
- * buckets in the order in which gradients became complete in the first step. Here this is the order
- * of the backward pass, so buckets become full in the order of their numbers. The first bucket is
- * full at 1 MiB, the others at 25 MiB. Each chunk of a stage is wrapped separately, and the sums of
- * a chunk are copied back when the last backward of the chunk ends.
+ * A full bucket is all-reduced. After the backward pass the sums are copied back to the gradients.
+ * PyTorch fills buckets in the order in which gradients became complete in the first step. In this
+ * model of DDP that is the order of the backward pass, so buckets become full in the order of their
+ * numbers. The first bucket is full at 1 MiB, the others at 25 MiB. Each model chunk of a stage is
+ * wrapped separately, and the sums of a chunk are copied back when the last backward of the chunk
+ * ends.
  *
  * Sources: torch/csrc/distributed/c10d/reducer.cpp (mark_variable_ready_dense, rebuild_buckets,
  * compute_bucket_assignment_by_size, finalize_bucket_dense), DDP's documentation
@@ -17,15 +18,15 @@
 #define OTHER_BUCKETS ((uint64_t) 25 << 20)
 
 struct torch_ddp {
-  uint32_t n_bucket; /* buckets launched so far */
-  uint32_t bucket;   /* the bucket that is being filled, or WEFT_NO_BUF */
-  uint32_t n_left;   /* number of tensors of the chunk whose gradients are not complete */
-  gboolean first;    /* no bucket of the chunk was launched yet */
-  uint32_t n_seen;   /* gradients that were copied into buckets */
-  uint32_t n_back;   /* gradients that were copied back */
+  uint32_t n_bucket; /* number of buckets launched so far */
+  uint32_t bucket;   /* number of the bucket buffer that is being filled, or WEFT_NO_BUF */
+  uint32_t n_left;   /* number of tensors of the model chunk whose gradients are not complete */
+  gboolean first;    /* TRUE: no bucket of the model chunk has been launched yet */
+  uint32_t n_seen;   /* number of gradients that were copied into buckets */
+  uint32_t n_back;   /* number of gradients that were copied back from buckets */
   struct {
-    uint32_t param, view, reduced; /* view: place of the gradient in a bucket; reduced: all-reduce
-                                    * of the bucket */
+    /* view: view of a bucket for the gradient; reduced: all-reduce of the bucket */
+    uint32_t param, view, reduced;
   } seen[];
 };
 
@@ -40,8 +41,8 @@ weft_torch_ddp_start (struct weft_step *s)
   s->replicas->own = d;
 }
 
-/* Adds a gradient at the end of the current bucket, and returns its view. Buckets are permanent
- * buffers that grow with every gradient. */
+/* Reserves room for a gradient at the end of the current bucket, and returns a view of the room.
+ * Buckets are permanent buffers, which become larger with every gradient. */
 static uint32_t
 add_view (struct weft_step *s, uint32_t param)
 {
@@ -88,8 +89,8 @@ is_full (const struct weft_step *s)
          weft_build_buf_at (s->b, d->bucket)->bytes >= (d->first ? FIRST_BUCKET : OTHER_BUCKETS);
 }
 
-/* Counts the gradients of a chunk, which become complete in its last backward. Cells of other
- * chunks may lie in between. */
+/* Counts the gradients of a model chunk. They become complete in the chunk's last backward. Passes
+ * of other chunks may run in between. */
 static void
 start_chunk (struct weft_step *s, uint32_t chunk)
 {
@@ -137,9 +138,9 @@ copy_back (struct weft_step *s)
   }
 }
 
-/* Copies the sums of a chunk back after its last backward, while other chunks may still run. If
- * weight gradients are delayed, the chunk is not complete yet, and weft_torch_ddp_finish() copies
- * the sums later. */
+/* After the last backward of a chunk, copies the chunk's all-reduced sums back to the gradients,
+ * while other chunks may still run. If weight gradients are delayed, the chunk's gradients are not
+ * complete at that time, and weft_torch_ddp_finish() copies the sums later. */
 void
 weft_torch_ddp_end_cell (struct weft_step *s)
 {

@@ -1,10 +1,10 @@
-/* The table of data-parallel strategies. Each row is a struct weft_wrapper with the functions of
+/* The table of data parallel strategies. Each row is a struct weft_wrapper with the functions of
  * one strategy. */
 #include "core/passes/replicas/fsdp.h"
 #include "core/passes/replicas/fsdp2.h"
 #include "core/job/unit_modules.h"
 
-/* Functions of strategies in which every replica has whole gradients, in buckets. */
+/* Functions of strategies in which every replica has whole gradients, stored in buckets. */
 #define WHOLE_GRADIENTS                                                                            \
   .grad_begin = weft_ddp_grad_begin, .grad_end = weft_ddp_grad_end,                                \
   .head_begin = weft_ddp_head_begin, .head_end = weft_ddp_head_end, .finish = weft_ddp_finish,     \
@@ -19,8 +19,8 @@
 enum weft_wrapper_kind {
   WEFT_WRAPPER_BUCKETS,     /* Megatron-Core's DistributedDataParallel */
   WEFT_WRAPPER_UNITS,       /* Megatron-FSDP with whole gradients and weights */
-  WEFT_WRAPPER_UNIT_GRADS,  /* Megatron-FSDP with slices of gradients */
-  WEFT_WRAPPER_UNIT_PARAMS, /* Megatron-FSDP with slices of gradients and weights */
+  WEFT_WRAPPER_UNIT_GRADS,  /* Megatron-FSDP with sharded gradients */
+  WEFT_WRAPPER_UNIT_PARAMS, /* Megatron-FSDP with sharded gradients and weights */
   WEFT_WRAPPER_FSDP2,
   WEFT_WRAPPER_TORCH_DDP,
   WEFT_N_WRAPPER
@@ -87,7 +87,8 @@ static const struct weft_wrapper wrappers[WEFT_N_WRAPPER] = {
                                .reduced_head = weft_ddp_reduced_head },
 };
 
-/* Returns the strategy of a job. If the job has a single replica, no state is sharded. */
+/* Returns the data parallel strategy of a job. A job with a single replica has a strategy without
+ * sharding. */
 static enum weft_wrapper_kind
 kind_of (const struct weft_job *job, const struct weft_mesh *mesh)
 {
@@ -112,9 +113,10 @@ weft_replicas_sharding (const struct weft_job *job, const struct weft_mesh *mesh
   return &wrappers[kind_of (job, mesh)].sharding;
 }
 
-/* Types of FSDP2 (mp_policy). In canonical order all nodes of a sum have the type of the reduction.
- * Otherwise kernels write gradients in their own type, and the stored gradient is fp32, like the
- * weights. A single replica is not wrapped (NeMo Automodel components/distributed/fsdp2.py). */
+/* Sets the dtypes of FSDP2 (mp_policy). In canonical order all partial sums have the dtype of the
+ * reduction. Otherwise kernels write gradients in the dtype of the kernels' operands, and the
+ * stored gradient is fp32, like the stored weights. FSDP2 does not wrap a single replica (NeMo
+ * Automodel components/distributed/fsdp2.py). */
 static void
 choose_types (struct weft_step *s, gboolean wrapped)
 {

@@ -1,8 +1,8 @@
-/* enable_compile: a compiler fuses consecutive pointwise ops of a layer (norms, sums, activations,
- * rotary positions, conversions) into one kernel, if each op reads the output of the previous op
- * (torch.compile of each layer, as NeMo Automodel calls it). The ops stay in the program. A flag
- * marks an op that belongs to the kernel of the previous op; cost.h prices it. Intermediate results
- * are still stored in memory, although a compiler may omit them. */
+/* With enable_compile, a compiler fuses consecutive pointwise ops of a layer (norms, sums,
+ * activations, rotary positions, conversions) into one kernel, if each op reads the output of the
+ * previous op (torch.compile of each layer, as NeMo Automodel calls it). The ops stay in the
+ * program. A flag marks an op that runs in the kernel of the previous op; cost.h prices marked ops.
+ * Intermediate results are still stored in memory, although a compiler may omit them. */
 #include "core/passes/rewrite/rewrite.h"
 
 static gboolean
@@ -16,9 +16,9 @@ reads_from (const weft_program *p, uint32_t op, uint32_t before)
   return FALSE;
 }
 
-/* Whether two consecutive ops fuse: both are pointwise and belong to one layer and pass, and `op`
- * reads the output of `before`. `op` has no dependencies on other lanes, because a fused kernel
- * cannot wait for them once it has begun. */
+/* Whether `op` runs in the kernel of the previous op, `before`. Both must be pointwise and belong
+ * to the same layer, microbatch and phase, and `op` must read the output of `before`. `op` may not
+ * depend on other lanes, because a kernel that has begun cannot wait. */
 static gboolean
 fuses (const weft_program *p, uint32_t op, uint32_t before)
 {

@@ -1,11 +1,12 @@
-/* Replaces a pair of ops by one op, if the stack has one kernel for both. The FUSION rows of
- * core/ops.def list the pairs; each row names the field of core/stack.def that enables it.
+/* Replaces a pair of ops by one op, if the software stack has one kernel for both. The FUSION rows
+ * of core/ops.def list the pairs. Each row names the field of core/stack.def that enables the pair.
  *
- * Both ops of a pair belong to one pass of one microbatch: two ops are no pair if only one of them
- * is recomputed, or if they are on different stages. The fused op takes the place of the second op,
- * if both are consecutive on lane gpu and no op of another lane between them, such as a gather or a
- * copy to the host, depends on the first. With moves_up it takes the place of the first op, unless
- * the second depends on an op that the first does not depend on, such as a copy from the host. */
+ * Both ops of a pair belong to one pass of one microbatch. Two ops are no pair if only one of them
+ * is recomputed, or if they are on different stages. The fused op replaces the second op, if both
+ * ops are consecutive on lane gpu and no op of another lane between them, such as an all-gather or
+ * a copy to the host, depends on the first op. With moves_up the fused op replaces the first op,
+ * unless the second op depends on an op on which the first does not depend, such as a copy from the
+ * host. */
 #include "core/passes/rewrite/rewrite.h"
 #include "core/base/invariant.h"
 #include <string.h>
@@ -13,14 +14,21 @@
 static const struct fusion {
   enum weft_op_kind both, first, second;
   enum weft_stack_field asked;
-  const char *operands; /* of the fused op: "f0 s2" is operand 0 of `first`, 2 of `second` */
-  uint8_t made, taken;  /* `first` writes its operand `made`; `second` reads the same buffer as its
-                         * operand `taken` */
-  gboolean moves_up;    /* TRUE: the fused op is at the place of `first`; FALSE: of `second` */
-  gboolean inner;       /* the output of `first`, read only by `second`, is not stored */
-  gboolean of_gelu;     /* only for gelu by tanh: cuBLASLt has no epilogue for other activations */
-  uint8_t optional;     /* operand that is stored only if a third op reads it; 0: none */
-  uint8_t optional_dim; /* dimension of the fused op that is 1 if it stores the optional operand */
+  /* operands of the fused op: "f0 s2" stands for operand 0 of `first` and operand 2 of `second`, in
+   * this order */
+  const char *operands;
+  /* operand number `made` of `first` and operand number `taken` of `second` are the same buffer */
+  uint8_t made, taken;
+  /* TRUE: the fused op replaces `first` in the order of ops; FALSE: it replaces `second` */
+  gboolean moves_up;
+  gboolean inner;       /* TRUE: the output of `first`, which only `second` reads, is not stored */
+  /* TRUE: the fusion applies only to gelu with the tanh approximation, because cuBLASLt has no
+   * epilogue for other activations */
+  gboolean of_gelu;
+  /* number of an operand that is stored only if a third op reads it; 0: none */
+  uint8_t optional;
+  /* number of the fused op's dimension that is 1 if the optional operand is stored, and 0 if not */
+  uint8_t optional_dim;
 } fusions[] = {
 #define FUSION(fused_op, first_op, second_op, field, list, ...)                                    \
   { .both = fused_op,                                                                              \
@@ -35,10 +43,11 @@ static const struct fusion {
 struct search {
   const weft_program *p;
   const struct weft_job *job;
-  uint32_t *writer;             /* by buffer: the newest op that writes it */
-  uint32_t *users;              /* by buffer: number of its uses and views */
-  uint32_t *partner;            /* by op: the other op of its pair, or WEFT_NO_OP */
-  const struct fusion **fusion; /* by op with a partner: the row of the table */
+  uint32_t *writer;             /* writer, by buffer: the newest op that writes the buffer */
+  uint32_t *users;              /* users, by buffer: number of its uses and views */
+  uint32_t *partner;            /* partner, by op: the other op of its pair, or WEFT_NO_OP */
+  /* fusion, by op: for an op of a pair, the row of the fusion table */
+  const struct fusion **fusion;
 };
 
 static const struct weft_use *
@@ -47,7 +56,7 @@ operand (const weft_program *p, uint32_t op, uint32_t number)
   return &p->uses[p->op[op].uses + number];
 }
 
-/* Whether an op between `first` and `second` depends on `first`. */
+/* Whether any op between `first` and `second` depends on `first`. */
 static gboolean
 is_waited_for (const weft_program *p, uint32_t first, uint32_t second)
 {
@@ -74,8 +83,9 @@ is_read_once (const weft_program *p, uint32_t buf, uint32_t first, uint32_t seco
   return p->buf[weft_buf_owner (p, buf)].last == second;
 }
 
-/* Whether the second op can run at the place of the first: it has no explicit dependencies, ops on
- * lane gpu before the first wrote its inputs, and no earlier op wrote its outputs. */
+/* Whether the second op of a pair can run in the place of the first op. The second op must have no
+ * explicit dependencies. Its inputs must have been written before the first op on lane gpu, and no
+ * earlier op may have written its outputs. */
 static gboolean
 may_move_up (const struct search *s, const struct fusion *fusion, uint32_t first, uint32_t second)
 {
@@ -167,14 +177,16 @@ find_pairs (struct search *s)
 
 /* --------------------------------------------------------------------------- the new rows */
 
-/* The arrays of the new program: ops, dependencies, uses of buffers, shapes. */
+/* Arrays of the new program: ops, dependencies, buffer uses, shapes. */
 struct rewritten {
   GArray *op, *deps, *uses, *shape;
-  uint32_t *at; /* by old op: its new number; both ops of a pair have the same one */
+  /* at, by number of an old op: number of the new op; both ops of a fused pair have the same
+   * number */
+  uint32_t *at;
 };
 
-/* Raises last[lane], for each lane, to the last op that `op` depends on, in numbers of the new
- * program. A dependency on this op implies those on earlier ops of the lane. */
+/* For each lane: sets last[lane] to the newest op on which `op` depends, as a number in the new
+ * program. A dependency on that op implies the dependencies on earlier ops of the lane. */
 static void
 wait_for (const weft_program *p, struct rewritten *r, uint32_t op, uint32_t last[WEFT_N_LANE])
 {
@@ -196,7 +208,8 @@ intern (GArray *shapes, const struct weft_shape *shape)
   return (uint16_t) (shapes->len - 1);
 }
 
-/* Keeps the optional operand if a third op uses it; removes it otherwise. */
+/* Keeps the optional operand of a fused op if a third op uses the buffer. Otherwise removes the
+ * operand. */
 static void
 keep_or_not (const struct search *s, struct rewritten *r, const struct fusion *fusion,
              struct weft_op *row)
@@ -248,8 +261,9 @@ append (const weft_program *p, struct rewritten *r, uint32_t op)
   g_array_append_val (r->op, row);
 }
 
-/* Appends all ops to the new program. A pair becomes one op at the place of one of the two, and
- * both old numbers map to it. No op between the two depends on the op that moves. */
+/* Appends all ops to the new program. A fused pair becomes one op in the place of its first or
+ * second op, and the old numbers of both map to it. No op between the two depends on the op that
+ * moves. */
 static void
 rewrite (const struct search *s, struct rewritten *r)
 {

@@ -1,11 +1,12 @@
 /* Context parallel attention. Each rank holds two pieces of every sequence (core/base/zigzag.h).
  * Attention also needs the keys and values of the other ranks:
  *
- *   p2p         ring attention: keys and values are sent around a ring while attention to the keys
- *               received last is computed, and partial results are merged. Backward sends keys and
- *               values around the ring in the opposite direction, and their gradients one step
- *               later. After forward, the rank keeps the keys of the last step in place of its own
- *               keys. Backward begins with the stored keys and ends with the rank's own keys
+ *   p2p         ring attention: keys and values are sent around a ring while attention to the
+ *               newest received keys is computed, and partial results are merged. Backward sends
+ *               keys and values around the ring in the opposite direction, and their gradients one
+ *               step later. After forward, the rank stores the keys and values of the last ring
+ *               step instead of its own. Backward begins with these, and ends with the rank's own
+ *               keys and values
  *   all_gather  keys and values are all-gathered before attention, in both passes; their gradients
  *               are reduce-scattered
  *   a2a         Ulysses: an all-to-all exchanges heads for tokens. Each rank has whole sequences of
@@ -15,13 +16,16 @@
  * (Transformer Engine pytorch/attention/dot_product_attention/context_parallel.py; Liu, Zaharia and
  * Abbeel 2023, arXiv 2310.01889; Jacobs et al. 2023, arXiv 2309.14509.)
  *
- * In canonical order a ring only collects keys and values. One attention kernel then reads all
- * keys, as on a single rank, and gradients of keys are summed in fp32 as a tree over the ranks. */
+ * In canonical order (equal bits for all strategies) a ring only collects keys and values. One
+ * attention kernel then reads all keys, as on a single rank. Gradients of keys and values are
+ * summed in fp32 as a binary tree over the ranks. */
 #include "core/passes/shard/parts.h"
 
-/* Operands of attention. After the all-to-all of Ulysses they have fewer heads and more tokens. */
+/* Operands of the attention kernels. After the all-to-all of Ulysses the operands have fewer heads
+ * and more tokens. */
 struct part {
-  uint64_t tokens, heads, groups, width, value; /* width, value: columns of a key, a value head */
+  /* width: columns of a key head; value: columns of a value head */
+  uint64_t tokens, heads, groups, width, value;
   uint32_t qkv, o, lse;
   uint32_t d_o, dqkv; /* backward */
 };
@@ -38,8 +42,8 @@ value_width (const struct weft_step *s)
   return s->model->kv_lora_rank ? s->model->v_head_dim : s->model->kv_channels;
 }
 
-/* Returns the width of a value head as a dimension of attention ops (core/ops.def). 0: value heads
- * are as wide as key heads. */
+/* Returns the width of a value head for the shape of attention ops (core/ops.def). 0 means that
+ * value heads are as wide as key heads. */
 static uint64_t
 narrow (const struct weft_step *s)
 {
@@ -67,7 +71,7 @@ kv_columns (const struct part *p)
   return p->groups * (p->width + p->value);
 }
 
-/* Returns the number of sequences of a microbatch. */
+/* Returns the number of sequences in a microbatch. */
 static uint64_t
 batch (const struct weft_step *s)
 {
@@ -82,9 +86,9 @@ room (struct weft_step *s, enum weft_dtype dtype, uint64_t elements, const char 
 
 /* ------------------------------------------------------------------------ communication */
 
-/* Appends a collective that waits for all kernels enqueued so far (c10d ProcessGroupNCCL). Ring
- * communication is therefore at most one step ahead of attention, so two buffers for keys
- * suffice. */
+/* Appends a collective that waits for all kernels enqueued so far (c10d ProcessGroupNCCL). A step
+ * of a ring can therefore be at most one step ahead of attention, and two buffers for keys and
+ * values are enough. */
 static uint32_t
 communicate (struct weft_step *s, struct weft_op row, const char *name, uint32_t from, uint32_t to)
 {
@@ -113,8 +117,8 @@ shift (struct weft_step *s, const char *name, uint32_t from, uint32_t to, struct
 
 /* ------------------------------------------------------------------- heads for tokens */
 
-/* Returns the shape of the ops that pack or unpack all heads of this rank's tokens for the all-to-
- * all. groups = 0: `heads` are heads of the attention output, as wide as values. */
+/* Returns the shape of the ops that pack all heads of this rank's tokens for the all-to-all, or
+ * unpack them. groups = 0: `heads` are heads of the attention output, as wide as values. */
 static struct weft_shape
 heads_shape (const struct weft_step *s, enum weft_dtype dtype, uint64_t heads, uint64_t groups)
 {
@@ -124,7 +128,8 @@ heads_shape (const struct weft_step *s, enum weft_dtype dtype, uint64_t heads, u
                      groups ? narrow (s) : 0);
 }
 
-/* Returns the shape of the all-to-all's result: whole sequences, with some of the heads. */
+/* Returns the shape of the all-to-all's result: whole sequences for this rank's share of the
+ * heads. */
 static struct weft_shape
 rows_shape (const struct weft_step *s, uint32_t x)
 {
@@ -134,8 +139,8 @@ rows_shape (const struct weft_step *s, uint32_t x)
                      weft_step_elements (s, x) / s->tokens / s->mesh->cp_heads);
 }
 
-/* Ulysses: x has this rank's tokens with all heads. Exchanges tokens for heads in an all-to-all,
- * and returns a buffer with whole sequences and this rank's share of the heads. */
+/* Ulysses: x contains all heads of this rank's tokens. An all-to-all exchanges tokens for heads.
+ * Returns a buffer with whole sequences for this rank's share of the heads. */
 static uint32_t
 heads_to_sequences (struct weft_step *s, uint32_t x, uint64_t heads, uint64_t groups,
                     const char *name)
@@ -154,8 +159,8 @@ heads_to_sequences (struct weft_step *s, uint32_t x, uint64_t heads, uint64_t gr
   return y;
 }
 
-/* Reverses heads_to_sequences(): x has whole sequences with some heads, and the result, this rank's
- * tokens with all heads, is written to y. */
+/* Reverses heads_to_sequences(). x contains whole sequences for this rank's share of the heads. The
+ * function writes all heads of this rank's tokens to y. */
 static void
 sequences_to_heads (struct weft_step *s, uint32_t x, uint32_t y, uint64_t heads, uint64_t groups,
                     const char *name)
@@ -203,16 +208,16 @@ kv_room (struct weft_step *s, const struct part *p, const char *name)
   return room (s, s->product_dtype, p->tokens * kv_columns (p), name);
 }
 
-/* Returns the shape of ops that join or split keys and values: one slice for each rank of the
- * ring. */
+/* Returns the shape of ops that join the keys and values of all ring ranks into whole sequences, or
+ * split them. The shape has one slice for each rank of the ring. */
 static struct weft_shape
 zigzag_shape (const struct weft_step *s, const struct part *p, enum weft_dtype dtype)
 {
   return WEFT_SHAPE (dtype, ring_size (s), batch (s), p->tokens / batch (s), kv_columns (p));
 }
 
-/* Gathers keys and values by a ring: slice j receives those of the rank j places before this
- * rank. */
+/* Gathers keys and values with the steps of a ring. Slice j receives the keys and values of the
+ * rank j places before this rank. Returns the last step's op. */
 static uint32_t
 collect_by_ring (struct weft_step *s, const struct part *p, uint32_t slices)
 {
@@ -237,7 +242,8 @@ collect_at_once (struct weft_step *s, const struct part *p, uint32_t slices)
                       "kv", kv, slices);
 }
 
-/* Collects keys and values of whole sequences in a new buffer. */
+/* Collects the keys and values of whole sequences from all ring ranks in a new buffer. Returns the
+ * buffer. */
 static uint32_t
 collect (struct weft_step *s, const struct part *p)
 {
@@ -256,7 +262,8 @@ collect (struct weft_step *s, const struct part *p)
   return all;
 }
 
-/* Reduce-scatters the gradients of all keys and values to the ranks that hold the tokens. */
+/* Reduce-scatters the gradients of the keys and values of whole sequences. Each rank receives the
+ * gradients for its own tokens. */
 static void
 scatter_gradients (struct weft_step *s, const struct part *p, uint32_t all, uint32_t dqkv)
 {
@@ -303,8 +310,9 @@ attend (struct weft_step *s, const struct part *p, const struct keys *keys)
   s->at = at;
 }
 
-/* Writes the gradients of keys and values to dkv, and those of queries to dqkv. The `first` part
- * overwrites dqkv; later parts add to it. */
+/* Appends the backward of attention to one block of keys and values. The kernel writes the
+ * gradients of keys and values to dkv, and the gradients of queries to dqkv. With `first` the
+ * gradients of queries overwrite dqkv; otherwise they are added to dqkv. */
 static void
 attend_backward (struct weft_step *s, const struct part *p, const struct keys *keys, uint32_t dkv,
                  gboolean first)

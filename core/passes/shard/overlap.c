@@ -1,31 +1,33 @@
-/* Products in pieces, which overlap the collectives of tensor parallel ranks around them
+/* Matrix products computed in pieces, which overlap the collectives of tensor parallel ranks
  * (Transformer Engine's userbuffers, tp_comm_overlap of Megatron-Core; a compiler's
  * micro-pipelining, enable_async_tensor_parallel). For t ranks:
  *
- *   gather, ring    forward of qkv and fc1, input gradients of proj and fc2: a product of t pieces
- *                   of rows, this rank's rows first. Each piece is multiplied while it is sent to
- *                   the next rank; t - 1 steps
- *   scatter, split  forward of proj and fc2: a product of SPLITS pieces of columns. Each piece is
- *                   reduce-scattered while the next piece is computed
- *   scatter, ring   input gradients of qkv and fc1, if the job requests a ring: a product of t
- *                   pieces of rows. Each piece is sent to the rank of these rows. That rank adds
- *                   the received pieces
- *   bulk            whole products: the all-gather of a saved input runs beside the input gradient
- *                   product, and the reduce-scatter of the input gradient beside the weight
- *                   gradient product. tensor.c appends these collectives, which use buffers of this
- *                   file
+ *   gather, ring    Forward of qkv and fc1, input gradients of proj and fc2. The matrix product has
+ *                   t pieces of rows, beginning with this rank's rows. Each piece is multiplied
+ *                   while it is sent to the next rank of the ring, in t - 1 steps.
+ *   scatter, split  Forward of proj and fc2. The matrix product has SPLITS pieces of columns. Each
+ *                   piece is reduce-scattered while the next piece is computed.
+ *   scatter, ring   Input gradients of qkv and fc1, if the job requests a ring. The matrix product
+ *                   has t pieces of rows. Each piece is sent to the rank that owns these rows. The
+ *                   owner adds the received pieces.
+ *   bulk            Whole matrix products. The all-gather of a saved input runs beside the input
+ *                   gradient product. The reduce-scatter of the input gradient runs beside the
+ *                   weight gradient product. tensor.c appends these two collectives, whose buffers
+ *                   this file creates.
  *
- * Every product of a map has a permanent buffer for sent and received pieces, shared by all layers.
- * Pieces give the same bits as the whole product: rows and columns are independent, and the
- * pieces that a ring delivers are added at its end, in the order of ranks. */
+ * For each linear layer and each of its matrix products, all transformer layers share one permanent
+ * buffer for sent and received pieces. Pieces and whole products give equal bits: rows and columns
+ * are independent, and pieces received in a ring are added at the end, in the order of ranks. */
 #include "core/passes/shard/parts.h"
 #include "core/base/invariant.h"
 
-#define SPLITS 4 /* transformer_engine/pytorch/module/base.py, num_splits of pipelined products */
+/* number of pieces of a pipelined matrix product: num_splits in
+ * transformer_engine/pytorch/module/base.py */
+#define SPLITS 4
 
 enum product { FORWARD, DGRAD, WGRAD, N_PRODUCT };
 
-/* The method by which a product of a map overlaps its collective; at most one field is TRUE. All
+/* How a linear layer's matrix product overlaps its collective. At most one field is TRUE. All
  * FALSE: no overlap. */
 struct overlaps {
   gboolean gather, split, ring;
@@ -55,7 +57,8 @@ static struct overlaps
 overlaps (const struct weft_step *s, enum weft_layer_param which, enum product product)
 {
   const union weft_strategy *k = s->strategy;
-  gboolean into = is_column (which) == (product == FORWARD); /* the product follows an all-gather */
+  /* the matrix product follows an all-gather */
+  gboolean into = is_column (which) == (product == FORWARD);
   gboolean gathers = (k->tp_comm_overlap_ag || k->tp_comm_atomic_ag) && !is_plain (s, which);
   gboolean scatters = k->tp_comm_overlap_rs || k->tp_comm_atomic_rs;
 
@@ -85,8 +88,8 @@ room (struct weft_step *s, enum weft_layer_param which, enum product product, en
   uint32_t *room = &s->shard->overlap_buffer[which * N_PRODUCT + product];
   g_autofree char *name = g_strdup_printf ("%s_%s", maps[which], products[product]);
 
-  /* The shared buffer cannot be used here: a delayed weight gradient reads this input after other
-   * layers have overwritten the buffer. */
+  /* A delayed weight gradient reads this input after other layers have overwritten the shared
+   * buffer. The input therefore needs a buffer of its own. */
   if (product == DGRAD && weft_step_delays (s))
     return weft_step_buffer (s, WEFT_BUF_ACTIVATIONS, dtype, elements, name);
   if (*room == WEFT_NO_BUF)
@@ -95,7 +98,7 @@ room (struct weft_step *s, enum weft_layer_param which, enum product product, en
   return *room;
 }
 
-/* Returns a view of elements [first, first + n) of `buf`, which may itself be a view. */
+/* Returns a view of elements [first, first + n) of `buf`. `buf` may be a view. */
 static uint32_t
 slice (struct weft_step *s, uint32_t buf, uint64_t first, uint64_t n, const char *name)
 {
@@ -109,8 +112,8 @@ slice (struct weft_step *s, uint32_t buf, uint64_t first, uint64_t n, const char
   return view;
 }
 
-/* Returns a view of `buf` for ops of which each reads or writes the rows of only one rank: this
- * rank, or the op's peer. */
+/* Returns a view of `buf` for ops that each access only the rows of one rank: of this rank, or of
+ * the op's peer. */
 static uint32_t
 by_rank (struct weft_step *s, uint32_t buf, const char *name)
 {
@@ -145,8 +148,9 @@ weft_piece_multiply (struct weft_step *s, const struct weft_piece *p, uint32_t x
   return weft_emit (s, p->kind, p->name, p->shape, use, n);
 }
 
-/* Appends the product of one piece. `last` is FALSE if another piece of the same product follows:
- * software that runs pieces on several streams starts it on SMs that this piece leaves free. */
+/* Appends the matrix product of one piece. `last` is FALSE if another piece of the same matrix
+ * product follows. Software that runs pieces on several streams then starts the next piece on SMs
+ * that this piece does not use. */
 static uint32_t
 multiply (struct weft_step *s, const struct weft_piece *p, uint32_t x, uint32_t y, int peer,
           gboolean last)
@@ -161,7 +165,7 @@ multiply (struct weft_step *s, const struct weft_piece *p, uint32_t x, uint32_t 
   return op;
 }
 
-/* Appends one step of a ring. The caller adds dependencies on kernels. */
+/* Appends the send and receive of one ring step. The caller adds the dependencies on kernels. */
 static void
 hand_on (struct weft_step *s, const char *name, uint32_t from, uint32_t to, int distance)
 {
@@ -176,9 +180,9 @@ hand_on (struct weft_step *s, const char *name, uint32_t from, uint32_t to, int 
                 WEFT_USES (WEFT_R (from), WEFT_W (to)));
 }
 
-/* Appends a kernel that sorts the received pieces by rank. Transformer Engine's userbuffers receive
- * each piece at its final place. Here slot j receives the piece of the rank j places away, so
- * pieces must be moved. */
+/* Appends a kernel that sorts the received pieces by rank. In the receive buffer slot j has the
+ * piece of the rank j places away, so the pieces must be moved. (Transformer Engine's userbuffers
+ * receive each piece at its final place.) */
 static void
 settle (struct weft_step *s, const char *name, uint32_t own, uint32_t all)
 {
@@ -190,8 +194,9 @@ settle (struct weft_step *s, const char *name, uint32_t own, uint32_t all)
              WEFT_USES (WEFT_R (own), WEFT_R (came), WEFT_W (all)));
 }
 
-/* Appends an all-gather by a ring, overlapped with the product. x has this rank's rows; y receives
- * the product for the rows of all ranks. Returns the gathered x. */
+/* Appends an all-gather as a ring, overlapped with the matrix product that reads the gathered rows.
+ * x has this rank's rows; y receives the product for the rows of all ranks. Returns the gathered
+ * x. */
 static uint32_t
 gather_ring (struct weft_step *s, const struct weft_piece *p, enum product product, uint32_t x,
              uint32_t y)
@@ -214,8 +219,8 @@ gather_ring (struct weft_step *s, const struct weft_piece *p, enum product produ
   return all;
 }
 
-/* Appends a product and its reduce-scatter, pipelined over pieces of columns. y receives this
- * rank's rows of the sum. */
+/* Appends a matrix product and its reduce-scatter, pipelined over pieces of columns. y receives
+ * this rank's rows of the sum. */
 static void
 scatter_split (struct weft_step *s, const struct weft_piece *whole, uint32_t x, uint32_t y)
 {
@@ -243,9 +248,9 @@ scatter_split (struct weft_step *s, const struct weft_piece *whole, uint32_t x, 
   weft_build_dep (s->b, weft_build_last (s->b, WEFT_LANE_TP));
 }
 
-/* Appends a product and its reduce-scatter by a ring. Each piece has the rows of one rank and is
- * sent to that rank. This rank's own piece is computed last. y receives this rank's rows of the
- * sum. */
+/* Appends a matrix product and its reduce-scatter as a ring. Each piece has the rows of one rank
+ * and is sent to that rank. This rank's own piece is computed last. y receives this rank's rows of
+ * the sum. */
 static void
 scatter_ring (struct weft_step *s, const struct weft_piece *p, enum product product, uint32_t x,
               uint32_t y)

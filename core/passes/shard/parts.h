@@ -1,10 +1,13 @@
-/* parts.h - private to shard/: the state of the wing. */
+/* parts.h - private to shard/: the state of shard/. */
 #pragma once
 #include "core/passes/shard/shard.h"
 
 struct weft_shard {
-  uint32_t overlap_buffer[WEFT_N_LAYER_PARAM * 3]; /* by map and pass, or WEFT_NO_BUF: overlap.c */
-  gboolean *in_parts; /* by parameter: TRUE: tensor parallel ranks must all-reduce its gradient.
-                       * NULL: no gradient is all-reduced */
-  uint32_t joined;    /* the newest all-reduce of a gradient in in_parts */
+  /* by linear layer and matrix product (forward, input gradient, weight gradient): buffer of
+   * overlapped pieces (overlap.c), or WEFT_NO_BUF */
+  uint32_t overlap_buffer[WEFT_N_LAYER_PARAM * 3];
+  /* by parameter: TRUE if tensor parallel ranks must all-reduce the parameter's gradient. NULL: no
+   * gradient needs an all-reduce */
+  gboolean *in_parts;
+  uint32_t joined;    /* newest all-reduce of a gradient that in_parts marks */
 };

@@ -1,20 +1,20 @@
-/* Tensor parallelism: widths of a rank, and the collectives around linear maps (Megatron-Core
- * tensor_parallel/layers.py).
+/* Tensor parallelism: widths of activations on a rank, and the collectives around linear layers
+ * (Megatron-Core tensor_parallel/layers.py). A linear layer computes y = x w^T + b.
  *
- *   map       weight cut by  forward                       backward
- *   qkv, fc1  rows           x whole                       dx is a partial sum: reduced beside the
- *   head                                                   weight gradient
- *   proj, fc2 columns        y is a partial sum: reduced,  dy whole
+ *   layer     weight cut by  forward                       backward
+ *   qkv, fc1  rows           each rank has all of x        dx is a partial sum: reduced beside the
+ *   output                                                 weight gradient
+ *   proj, fc2 columns        y is a partial sum: reduced,  each rank has all of dy
  *                            then the bias is added
  *
- * sequence_parallel: between the maps a rank has `rows` of the `tokens`. Inputs of maps are
- * all-gathered, outputs are reduce-scattered. Only this rank's rows of an input are stored for
- * backward, which all-gathers the input again.
+ * With sequence_parallel a rank has only some rows (tokens) of the activations between linear
+ * layers. Inputs of linear layers are all-gathered, outputs are reduce-scattered. Only this rank's
+ * rows of an input are stored for backward. Backward all-gathers the input again.
  *
- * Canonical order: a sum over a sharded dimension is a tree of at most eight leaves
- * (core/base/fold.h, kernels/leaves.h) in fp32, rounded after the last addition. If one rank has
- * the whole sum, the kernel adds and rounds. If ranks have partial sums, these are sent in fp32 and
- * converted afterwards. */
+ * In canonical order (equal bits for all strategies) a sum over a sharded dimension is added in
+ * fp32 as a binary tree of at most eight partial sums, the leaves (core/base/fold.h,
+ * kernels/leaves.h), and rounded after the last addition. If one rank has all leaves, the kernel
+ * adds and rounds. Otherwise ranks send their partial sums in fp32 and convert afterwards. */
 #include "core/passes/shard/parts.h"
 
 struct weft_widths
@@ -84,8 +84,8 @@ weft_tensor_partial (const struct weft_step *s)
 
 /* ------------------------------------------------------------------------ collectives */
 
-/* Appends a collective from buf[0] to buf[1] that waits for all kernels enqueued so far (c10d
- * ProcessGroupNCCL). An all-reduce has only buf[0]. */
+/* Appends a collective from buf[0] to buf[1], or in place in buf[0] for an all-reduce. The
+ * collective waits for all kernels enqueued so far (c10d ProcessGroupNCCL). */
 static void
 collect (struct weft_step *s, struct weft_op row, const char *name, const uint32_t buf[2])
 {
@@ -195,9 +195,9 @@ weft_wait_for_shared_gradients (struct weft_step *s)
   weft_build_dep (s->b, s->shard->joined);
 }
 
-/* All-reduces of gradients that have one type are one launch. The all-reduces wait for all ops that
- * still write gradients (Megatron-Core finalize_model_grads.py,
- * _allreduce_non_tensor_model_parallel_grads). */
+/* Appends the all-reduces of the gradients that in_parts marks. All-reduces with equal dtypes are
+ * one launch. They wait for all ops that still write gradients (Megatron-Core
+ * finalize_model_grads.py, _allreduce_non_tensor_model_parallel_grads). */
 void
 weft_tensor_reduce_gradients (struct weft_step *s, weft_reduced_gradient *reduced)
 {

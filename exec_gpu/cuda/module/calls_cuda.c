@@ -21,8 +21,8 @@ struct weft_gpu_comm {
   ncclComm_t comm;
 };
 
-/* A symmetric window, or (`registered`) memory that only this member registers with the
- * communicator, which saves copies but not SMs. */
+/* Memory that is registered with a communicator: a symmetric window or, if `registered` is set, a
+ * registration of this member alone, which saves copies but not SMs. */
 struct weft_gpu_window {
   ncclWindow_t window;
   void *registered;
@@ -37,8 +37,10 @@ struct cuda {
   struct weft_gpu_calls calls;
   write_word write;
   struct weft_cupti *cupti; /* the trace of kernels; NULL: not tracing */
-  struct weft_cuda_blas *blas[MOST_DEVICES]; /* by device; NULL before its first product */
-  gboolean warpgroups;                       /* use warpgroup products if the device has them */
+  /* by device: the cuBLASLt state; NULL before the first matrix product on this device */
+  struct weft_cuda_blas *blas[MOST_DEVICES];
+  /* use kernels with warpgroup instructions (wgmma) if the device has these instructions */
+  gboolean warpgroups;
   struct weft_fused *fused;
 };
 
@@ -549,7 +551,8 @@ call_comm_id (void *self, struct weft_gpu_id *out)
   return text;
 }
 
-/* Returns a communicator in *out. Inside a group, it exists only after the end of the group. */
+/* If `result` is a success, stores the new communicator in *out. Inside a group of calls, the
+ * communicator is usable only after the end of the group. */
 static const char *
 keep (weft_gpu_comm *comm, ncclResult_t result, weft_gpu_comm **out)
 {
@@ -687,7 +690,7 @@ type_of (enum weft_dtype dtype)
   return types[dtype];
 }
 
-/* The bits of a number in a floating type, in the first bytes of the result. */
+/* The bits of `value`, converted to a floating-point type, in the first bytes of the result. */
 static uint64_t
 scalar_of (enum weft_dtype dtype, float value)
 {

@@ -8,12 +8,12 @@
 #define BUFFER_BYTES (4u << 20)
 #define LIBRARY "libcupti.so." G_STRINGIFY (WEFT_CUPTI_MAJOR)
 
-/* The state of one thread of Weft. */
+/* Tracing state of one thread of Weft. */
 struct here {
   const struct weft_cupti *of;
-  uint64_t id;         /* of the op that the thread's calls belong to; 0: none */
-  CUstream talks;      /* stream of the newest communication */
-  gboolean has_talked; /* communication since the last launch */
+  uint64_t id;         /* number of the op that the calls of this thread belong to; 0: no op */
+  CUstream talks;      /* stream of the newest communication that this thread has enqueued */
+  gboolean has_talked; /* this thread has enqueued communication since its last launch */
 };
 
 struct record {
@@ -27,10 +27,12 @@ struct weft_cupti {
   pthread_mutex_t lock;
   GPtrArray *heres;
   GArray *record;     /* struct record */
-  GHashTable *known;  /* correlation id of CUPTI -> id of the op; values owned */
-  GHashTable *node;   /* node of a graph -> id of the op; keys and values owned */
-  GHashTable *graph;  /* graph -> struct here of the thread of Weft that adds its nodes */
-  GHashTable *launch; /* stream -> GArray of ids of its launches, in order; keys owned */
+  GHashTable *known;  /* correlation id of CUPTI -> number of the op; the table owns the values */
+  GHashTable *node;   /* node of a graph -> number of the op; the table owns keys and values */
+  /* graph -> tracing state of the thread of Weft that adds nodes to the graph */
+  GHashTable *graph;
+  /* stream -> GArray of the ops of its communication launches, in order; the table owns the keys */
+  GHashTable *launch;
   uint64_t lost;
   const char *said;
 };
@@ -66,7 +68,7 @@ put_id (GHashTable *table, uint64_t key, uint64_t id)
   g_hash_table_insert (table, g_memdup2 (&key, sizeof key), g_memdup2 (&id, sizeof id));
 }
 
-/* The id of a key; 0: the table has none. */
+/* Looks up the number of an op in a table. 0: the table does not contain the key. */
 static uint64_t
 get_id (GHashTable *table, uint64_t key)
 {
@@ -186,7 +188,7 @@ on_callback (void *user, CUpti_CallbackDomain domain, CUpti_CallbackId id, const
 
 /* -------------------------------------------------------------------------- records */
 
-/* Stores a record. A record without times counts as lost. */
+/* Stores a trace record. A record without begin and end times counts as lost. */
 static void
 add_record (struct weft_cupti *c, const struct record *r)
 {
@@ -464,7 +466,7 @@ weft_cupti_close (struct weft_cupti *c)
   g_free (c);
 }
 
-/* The functions of the loaded library. */
+/* The functions of the CUPTI library that was loaded. */
 static struct weft_cupti_calls loaded;
 
 const char *

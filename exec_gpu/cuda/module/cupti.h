@@ -28,7 +28,8 @@ void weft_cupti_about (struct weft_cupti *c, uint32_t row, uint32_t op);
 /* Notes that this thread has enqueued communication on a stream. */
 void weft_cupti_talk (struct weft_cupti *c, weft_gpu_stream *stream);
 
-/* Notes that this thread has launched the communication noted since the last launch. */
+/* Notes that this thread has launched the communication that it passed to weft_cupti_talk() since
+ * its last launch. */
 void weft_cupti_launched (struct weft_cupti *c);
 
 /* Calls take() for every record that has ended since the last call, ordered by begin.  *lost:

@@ -1,4 +1,4 @@
-/* driver.h - checks whether this machine can run the module. */
+/* driver.h - checks whether this machine has a GPU and a driver that can run the CUDA executor. */
 #pragma once
 
 /* NULL if there is a GPU and its driver is new enough; else a message with what was found and what

@@ -13,24 +13,28 @@ WEFT_CUDNN_NUMBER_LIST (WEFT_CUDNN_COMPARE)
 
 #define MOST_DEVICES 64
 
-/* The choice for a shape.  The struct has no padding, because its bytes are written to files. */
+/* Whether to use cuDNN or the own kernels for a shape of attention. The struct has no padding,
+ * because its bytes are written to files. */
 struct found {
   struct weft_cudnn_shape shape;
-  uint64_t library; /* whether cuDNN was quicker */
+  uint64_t library; /* 1: cuDNN was faster; 0: the own kernels were faster */
 };
 
 struct of_device {
   struct weft_cudnn_calls *opened;
   struct weft_cudnn_attention *attention;
-  const char *why;   /* why `attention` is NULL; NULL before the library is opened */
-  GHashTable *found; /* shape -> struct found */
+  /* why `attention` is NULL (cuDNN cannot be used); NULL before the library is opened */
+  const char *why;
+  GHashTable *found; /* shape -> struct found, the measured choice */
   gboolean loaded, news;
 };
 
 struct weft_fused {
-  const struct weft_cudnn_calls *calls; /* NULL: each device opens the library */
+  /* functions of cuDNN or of a test; NULL: each device opens the library */
+  const struct weft_cudnn_calls *calls;
   struct of_device on[MOST_DEVICES];
-  gint said[WEFT_N_OP]; /* whether the line for this op was printed; atomic */
+  /* by op: whether the line on stderr about this op was printed; accessed atomically */
+  gint said[WEFT_N_OP];
 };
 
 struct weft_fused *
@@ -197,8 +201,8 @@ weft_fused_try (struct weft_fused *f, int device, const struct weft_kernel *k,
   on->news = TRUE;
 }
 
-/* The name of the machine with the version of cuDNN (0: no library), because the choice may differ
- * between versions. */
+/* The name of the machine followed by the version of cuDNN (0: no library). The version belongs to
+ * the key of a choice, because cuDNN's speed differs between versions. */
 static char *
 machine_with (struct weft_fused *f, int device, const char *machine)
 {

@@ -7,11 +7,13 @@
 #define MOST_DEPTH 7 /* depth of a fold over WEFT_GPU_MOST_SHARED terms */
 #define THREADS 256
 #define MOST_BLOCKS 1024
-#define ROW_BLOCKS 16 /* blocks for each member, or for each pair of members */
+/* number of thread blocks for each member (sums), or for each pair of members (copies) */
+#define ROW_BLOCKS 16
 
 struct terms {
   const void *at[WEFT_GPU_MOST_SHARED];
-  uint8_t merges[WEFT_GPU_MOST_SHARED]; /* by term: number of nodes that it completes in the fold */
+  /* by term: number of tree nodes (partial sums) that are complete after adding this term */
+  uint8_t merges[WEFT_GPU_MOST_SHARED];
 };
 
 struct sum {
@@ -143,7 +145,7 @@ struct rows {
   const void *from[WEFT_GPU_MOST_SHARED];
   const int64_t *send[WEFT_GPU_MOST_SHARED];
   void *to[WEFT_GPU_MOST_SHARED];
-  uint8_t merges[WEFT_GPU_MOST_SHARED]; /* for sums, as in struct terms */
+  uint8_t merges[WEFT_GPU_MOST_SHARED]; /* only for sums: as in struct terms */
   uint8_t how;
   uint32_t n, each;
   uint64_t row;

@@ -1,0 +1,571 @@
+#include "interop/torchtitan.h"
+#include "interop/toml.h"
+#include "core/base/error.h"
+#include "core/base/suggest.h"
+#include <string.h>
+
+static char *
+print_int (gint64 value)
+{
+  return g_strdup_printf ("%" G_GINT64_FORMAT, value);
+}
+
+static gint64
+int_of_key (const weft_reading *reading, const char *key, gint64 absent)
+{
+  const char *text = weft_reading_key (reading, key);
+  return text ? g_ascii_strtoll (text, NULL, 10) : absent;
+}
+
+/* ----------------------------------------------------------------------------------- model */
+
+/* Flavors of torchtitan/models/llama3/__init__.py and qwen3/__init__.py that are bundled models of
+ * Weft.  torchtitan scales the rotary frequencies of every Llama 3 as Llama 3.1 does
+ * (llama3/model/args.py). */
+static const struct flavor {
+  const char *name, *flavor, *model;
+  gboolean scaled;
+} flavors[] = {
+  { "llama3", "8B", "llama3-8b", TRUE },
+  { "llama3", "70B", "llama3-70b", TRUE },
+  { "llama3", "405B", "llama3.1-405b", TRUE },
+  { "qwen3", "0.6B", "qwen3-0.6b", FALSE },
+  { "qwen3", "1.7B", "qwen3-1.7b", FALSE },
+  { "qwen3", "4B", "qwen3-4b", FALSE },
+  { "qwen3", "8B", "qwen3-8b", FALSE },
+  { "qwen3", "14B", "qwen3-14b", FALSE },
+  { "qwen3", "32B", "qwen3-32b", FALSE },
+  { "qwen3", "30B-A3B", "qwen3-30b-a3b", FALSE },
+  { "qwen3", "235B-A22B", "qwen3-235b-a22b", FALSE },
+};
+
+/* Fields that do not belong to a flavor: the length of the sequences. */
+static gboolean
+is_length (const char *field)
+{
+  return strcmp (field, "seq_length") == 0 || strcmp (field, "max_position_embeddings") == 0;
+}
+
+/* Whether a job with this flavor has this field of it.  Names may differ, and other frequencies are
+ * refused by their own name. */
+static gboolean
+is_compared (const struct weft_field *field)
+{
+  return field->type != WEFT_TYPE_TEXT && !is_length (field->name) &&
+         !g_str_has_prefix (field->name, "rotary_scaling");
+}
+
+static gboolean
+load_flavor (const struct flavor *flavor, union weft_model *model, GError **error)
+{
+  if (!weft_model_load (flavor->model, model, NULL, error))
+    return FALSE;
+  if (flavor->scaled) {
+    model->rotary_scaling = WEFT_ROTARY_LLAMA3;
+    model->rotary_scaling_factor = 8;
+  }
+  return TRUE;
+}
+
+/* A sentence that names the flavors. Always returns FALSE. */
+static gboolean
+unknown_flavor (const char *name, const char *flavor, GError **error)
+{
+  g_autoptr (GString) known = g_string_new (NULL);
+
+  for (unsigned i = 0; i < G_N_ELEMENTS (flavors); i++)
+    g_string_append_printf (known, "%s%s %s", i ? ", " : "", flavors[i].name, flavors[i].flavor);
+  return weft_bad_input (error, "%s %s is none of the models that Weft knows: %s", name, flavor,
+                         known->str);
+}
+
+static gboolean
+flavor_in (weft_reading *reading, const char *value, GError **error)
+{
+  const char *name = weft_reading_key (reading, "model.name");
+  union weft_model model;
+
+  for (unsigned i = 0; i < G_N_ELEMENTS (flavors); i++) {
+    if (strcmp (flavors[i].flavor, value) != 0 ||
+        strcmp (flavors[i].name, name ? name : "llama3") != 0)
+      continue;
+    if (!load_flavor (&flavors[i], &model, error))
+      return FALSE;
+    for (unsigned f = 0; f < weft_model_table.n; f++) {
+      const struct weft_field *field = &weft_model_table.field[f];
+      g_autofree char *text = weft_field_print (field, model.at[f]);
+      if (!is_length (field->name))
+        weft_reading_set (reading, field->name, text);
+    }
+    return TRUE;
+  }
+  return unknown_flavor (name ? name : "llama3", value, error);
+}
+
+/* Whether the job has the model of a flavor. */
+static gboolean
+has_flavor (const weft_reading *reading, const struct flavor *flavor)
+{
+  union weft_model model;
+
+  if (!load_flavor (flavor, &model, NULL))
+    return FALSE;
+  for (unsigned f = 0; f < weft_model_table.n; f++) {
+    const struct weft_field *field = &weft_model_table.field[f];
+    g_autofree char *text = weft_field_print (field, model.at[f]);
+    if (is_compared (field) && g_strcmp0 (text, weft_reading_text (reading, field->name)) != 0)
+      return FALSE;
+  }
+  return TRUE;
+}
+
+static const struct flavor *
+flavor_of (const weft_reading *reading)
+{
+  for (unsigned i = 0; i < G_N_ELEMENTS (flavors); i++)
+    if (has_flavor (reading, &flavors[i]))
+      return &flavors[i];
+  return NULL;
+}
+
+static char *
+flavor_out (const weft_reading *reading)
+{
+  const struct flavor *flavor = flavor_of (reading);
+  return flavor ? g_strdup (flavor->flavor) : NULL;
+}
+
+/* Reading the flavor reads the name. */
+static gboolean
+name_in (weft_reading *reading, const char *value, GError **error)
+{
+  return weft_reading_key (reading, "model.flavor") || unknown_flavor (value, "debugmodel", error);
+}
+
+static char *
+name_out (const weft_reading *reading)
+{
+  const struct flavor *flavor = flavor_of (reading);
+  return flavor ? g_strdup (flavor->name) : NULL;
+}
+
+/* Without a flavor torchtitan trains its debugmodel, which is none of Weft's. */
+static char *
+weft_titan_model (const weft_reading *reading)
+{
+  (void) reading;
+  return NULL;
+}
+
+/* The longest sequence is the one that is trained (update_from_config in llama3/model/args.py). */
+static char *
+weft_titan_positions (const weft_reading *reading)
+{
+  return g_strdup (weft_reading_text (reading, "seq_length"));
+}
+
+/* ----------------------------------------------------------------------------------- batch */
+
+/* Replicas of the pipeline, or 0 if the number of GPUs is not known. */
+static gint64
+replicas_of (const weft_reading *reading)
+{
+  gint64 model = weft_reading_int (reading, "tensor_model_parallel_size") *
+                 weft_reading_int (reading, "pipeline_model_parallel_size") *
+                 weft_reading_int (reading, "context_parallel_size");
+  return model > 0 ? weft_reading_gpus (reading) / model : 0;
+}
+
+static gboolean
+local_in (weft_reading *reading, const char *value, GError **error)
+{
+  (void) error;
+  weft_reading_set (reading, "micro_batch_size", value);
+  return TRUE;
+}
+
+static char *
+local_out (const weft_reading *reading)
+{
+  return print_int (weft_reading_int (reading, "micro_batch_size"));
+}
+
+static gboolean
+pipeline_batch_in (weft_reading *reading, const char *value, GError **error)
+{
+  gint64 replicas = replicas_of (reading);
+
+  if (replicas < 1)
+    return weft_bad_input (error, "with pipeline stages the batch depends on the number of GPUs; "
+                                  "give --gpus or --nodes");
+  weft_reading_set_int (reading, "global_batch_size", g_ascii_strtoll (value, NULL, 10) * replicas);
+  return TRUE;
+}
+
+static char *
+pipeline_batch_out (const weft_reading *reading)
+{
+  gint64 replicas = replicas_of (reading), global = weft_reading_int (reading, "global_batch_size");
+  return replicas > 0 && global % replicas == 0 ? print_int (global / replicas) : NULL;
+}
+
+/* The default local batch of 8 on every replica. */
+static char *
+weft_titan_global (const weft_reading *reading)
+{
+  gint64 replicas = replicas_of (reading);
+  return replicas > 0 ? print_int (8 * replicas) : NULL;
+}
+
+/* -1: one local batch of every replica. With stages, several local batches are several pipelines,
+ * one after the other, which Weft does not have. */
+static gboolean
+global_in (weft_reading *reading, const char *value, GError **error)
+{
+  gint64 global = g_ascii_strtoll (value, NULL, 10);
+  gint64 step = int_of_key (reading, "training.local_batch_size", 8) * replicas_of (reading);
+
+  if (global < 0)
+    return TRUE;
+  if (weft_reading_int (reading, "pipeline_model_parallel_size") > 1 && step > 0 && global != step)
+    return weft_bad_input (
+        error,
+        "%s is no batch of one pass through the pipeline, which has %" G_GINT64_FORMAT
+        " sequences; Weft has no passes one after the other",
+        value, step);
+  weft_reading_set_int (reading, "global_batch_size", global);
+  return TRUE;
+}
+
+static char *
+global_out (const weft_reading *reading)
+{
+  if (weft_reading_int (reading, "pipeline_model_parallel_size") > 1)
+    return NULL;
+  return print_int (weft_reading_int (reading, "global_batch_size"));
+}
+
+/* A shard degree of 1 with several replicas is PyTorch's DDP under autocast. */
+static gboolean
+replicate_in (weft_reading *reading, const char *value, GError **error)
+{
+  gint64 n = g_ascii_strtoll (value, NULL, 10);
+
+  if (n > 1 && int_of_key (reading, "parallelism.data_parallel_shard_degree", -1) == 1)
+    return weft_bad_input (error, "replicas without shards are DDP under autocast, which Weft does "
+                                  "not have; wanted data_parallel_shard_degree = -1");
+  weft_reading_set (reading, "dp_replicate_size", value);
+  return TRUE;
+}
+
+static char *
+replicate_out (const weft_reading *reading)
+{
+  return g_strdup (weft_reading_text (reading, "dp_replicate_size"));
+}
+
+/* -------------------------------------------------------------------------------- pipeline */
+
+/* Schedules of torch.distributed.pipelining; `chunks` is 2 for those with several stages on a
+ * rank that Weft counts as chunks. */
+static const struct schedule_word {
+  const char *theirs, *ours;
+  gboolean chunks;
+} schedules[] = {
+  { "1F1B", "1f1b", FALSE },          { "Interleaved1F1B", "1f1b", TRUE },
+  { "GPipe", "gpipe", FALSE },        { "LoopedBFS", "breadth-first", TRUE },
+  { "ZBVZeroBubble", "zb-v", FALSE }, { "DualPipeV", "dualpipev", FALSE },
+};
+
+/* Layers with the additional ones that stand for embedding and output head. */
+static gint64
+effective_layers (const weft_reading *reading)
+{
+  static const char *const also[] = { "account_for_embedding_in_pipeline_split",
+                                      "account_for_loss_in_pipeline_split" };
+  gint64 layers = weft_reading_int (reading, "num_layers");
+
+  for (unsigned i = 0; i < G_N_ELEMENTS (also); i++)
+    layers += g_strcmp0 (weft_reading_text (reading, also[i]), "true") == 0;
+  return layers;
+}
+
+static gboolean
+schedule_in (weft_reading *reading, const char *value, GError **error)
+{
+  for (unsigned i = 0; i < G_N_ELEMENTS (schedules); i++)
+    if (weft_same_name (schedules[i].theirs, value)) {
+      weft_reading_set (reading, "pipeline_schedule", schedules[i].ours);
+      weft_reading_set (reading, "virtual_pipeline_model_parallel_size",
+                        schedules[i].chunks ? "2" : "none");
+      return TRUE;
+    }
+  return weft_bad_input (error,
+                         "found \"%s\", wanted 1F1B, Interleaved1F1B, GPipe, LoopedBFS, "
+                         "ZBVZeroBubble or DualPipeV",
+                         value);
+}
+
+static char *
+schedule_out (const weft_reading *reading)
+{
+  gboolean chunks =
+      strcmp (weft_reading_text (reading, "virtual_pipeline_model_parallel_size"), "none") != 0;
+
+  for (unsigned i = 0; i < G_N_ELEMENTS (schedules); i++)
+    if (schedules[i].chunks == chunks &&
+        strcmp (schedules[i].ours, weft_reading_text (reading, "pipeline_schedule")) == 0)
+      return g_strdup (schedules[i].theirs);
+  return NULL;
+}
+
+static gboolean
+layers_per_stage_in (weft_reading *reading, const char *value, GError **error)
+{
+  gint64 layers = effective_layers (reading), each = g_ascii_strtoll (value, NULL, 10);
+  gint64 ranks = weft_reading_int (reading, "pipeline_model_parallel_size");
+  gint64 stages = each > 0 ? (layers + each - 1) / each : 0;
+
+  if (!weft_reading_text (reading, "num_layers"))
+    return TRUE; /* the model is missing, which is reported by itself */
+  if (stages < 1 || ranks < 1 || stages % ranks || layers % stages)
+    return weft_bad_input (error,
+                           "%" G_GINT64_FORMAT " layers, with those that stand for embedding and "
+                           "head, are no equal stages of %s on %" G_GINT64_FORMAT " ranks",
+                           layers, value, ranks);
+  if (stages > ranks)
+    weft_reading_set_int (reading, "virtual_pipeline_model_parallel_size", stages / ranks);
+  return TRUE;
+}
+
+static char *
+layers_per_stage_out (const weft_reading *reading)
+{
+  gint64 chunks = weft_reading_int (reading, "virtual_pipeline_model_parallel_size");
+  gint64 stages = chunks * weft_reading_int (reading, "pipeline_model_parallel_size");
+  gint64 layers = effective_layers (reading);
+
+  return stages > 0 && layers % stages == 0 ? print_int (layers / stages) : NULL;
+}
+
+/* ------------------------------------------------------------------------------- recompute */
+
+/* Every n-th layer of a chunk is recomputed; Weft recomputes as many from the first on. */
+static gint64
+recomputed (const weft_reading *reading, gint64 every)
+{
+  gint64 chunks = MAX (weft_reading_int (reading, "virtual_pipeline_model_parallel_size"), 1);
+  gint64 parts = chunks * MAX (weft_reading_int (reading, "pipeline_model_parallel_size"), 1);
+  return every > 0 ? weft_reading_int (reading, "num_layers") / parts / every : 0;
+}
+
+static const char *
+mode_of (const weft_reading *reading)
+{
+  const char *mode = weft_reading_key (reading, "activation_checkpoint.mode");
+  return mode ? mode : "selective";
+}
+
+static char *
+weft_titan_granularity (const weft_reading *reading)
+{
+  return g_strdup (strcmp (mode_of (reading), "none") == 0 ? "none" : "full");
+}
+
+static char *
+weft_titan_method (const weft_reading *reading)
+{
+  const char *mode = mode_of (reading);
+  return g_strdup (strcmp (mode, "none") == 0   ? "none"
+                   : strcmp (mode, "full") == 0 ? "uniform"
+                                                : "block");
+}
+
+static char *
+weft_titan_recomputed (const weft_reading *reading)
+{
+  const char *mode = mode_of (reading);
+
+  if (strcmp (mode, "selective") != 0)
+    return g_strdup (strcmp (mode, "full") == 0 ? "1" : "none");
+  return print_int (MAX (
+      recomputed (reading, int_of_key (reading, "activation_checkpoint.selective_ac_option", 2)),
+      1));
+}
+
+static gboolean
+checkpointing_in (weft_reading *reading, const char *value, GError **error)
+{
+  (void) reading; /* the three settings are computed */
+  if (strcmp (value, "memory_budget") == 0)
+    return weft_bad_input (error, "Weft has no recompute by memory budget; wanted none, full or "
+                                  "selective with a number of layers");
+  return TRUE;
+}
+
+static char *
+checkpointing_out (const weft_reading *reading)
+{
+  const char *granularity = weft_reading_text (reading, "recompute_granularity");
+
+  if (strcmp (granularity, "none") == 0)
+    return g_strdup ("none");
+  if (strcmp (granularity, "full") != 0)
+    return NULL;
+  return g_strdup (strcmp (weft_reading_text (reading, "recompute_method"), "uniform") == 0
+                       ? "full"
+                       : "selective");
+}
+
+static gboolean
+option_in (weft_reading *reading, const char *value, GError **error)
+{
+  gint64 every;
+
+  if (strcmp (mode_of (reading), "selective") != 0 ||
+      g_ascii_string_to_signed (value, 10, 1, 4096, &every, NULL))
+    return TRUE;
+  return weft_bad_input (error,
+                         "found \"%s\", wanted a number: every n-th layer; Weft does not "
+                         "choose activations by ops",
+                         value);
+}
+
+static char *
+option_out (const weft_reading *reading)
+{
+  gint64 wanted = weft_reading_int (reading, "recompute_num_layers");
+
+  if (strcmp (weft_reading_text (reading, "recompute_method"), "block") != 0)
+    return NULL;
+  for (gint64 every = 1; every <= 4096; every++)
+    if (recomputed (reading, every) == wanted)
+      return print_int (every);
+  return NULL;
+}
+
+/* ------------------------------------------------------------------------ reading, writing */
+
+/* The number of GPUs, if the degrees of data parallelism say it. */
+static gint64
+gpus_of (const weft_keys_read *keys)
+{
+  static const char *const degrees[] = {
+    "parallelism.data_parallel_shard_degree", "parallelism.data_parallel_replicate_degree",
+    "parallelism.tensor_parallel_degree",     "parallelism.pipeline_parallel_degree",
+    "parallelism.context_parallel_degree",
+  };
+  gint64 gpus = 1;
+
+  for (unsigned i = 0; i < G_N_ELEMENTS (degrees); i++) {
+    const struct weft_given *given = weft_keys_value (keys, weft_torchtitan.schema, degrees[i]);
+    gint64 degree = given ? g_ascii_strtoll (given->value, NULL, 10) : i == 0 ? -1 : 1;
+    if (degree < 1 || degree > 1 << 24)
+      return 0;
+    gpus = MIN (gpus * degree, (gint64) 1 << 24);
+  }
+  return gpus;
+}
+
+static gboolean
+torchtitan_read (const char *text, const char *name, weft_keys_read *out, GError **error)
+{
+  g_autoptr (GArray) values = weft_toml_values (text, name, error);
+
+  if (!values)
+    return FALSE;
+  for (unsigned i = 0; i < values->len; i++) {
+    const struct weft_toml_value *value = &g_array_index (values, struct weft_toml_value, i);
+    g_autofree char *where = g_strdup_printf ("%s:%u", name, value->line);
+    if (!weft_keys_add (out, weft_torchtitan.schema, "", value->path,
+                        *value->text ? value->text : "none", where, error))
+      return FALSE;
+  }
+  out->gpus = gpus_of (out);
+  return TRUE;
+}
+
+/* Appends the value in TOML: numbers and true or false as they are, texts in quotes. */
+static void
+append_value (GString *out, const struct weft_key *key, const char *value)
+{
+  gboolean text = key->kind == WEFT_KEY_TEXT;
+
+  g_string_append_printf (out, text ? "\"%s\"\n" : "%s\n", value);
+}
+
+static char *
+torchtitan_write (const struct weft_target *target, const weft_keys_read *keys,
+                  const struct weft_job *job)
+{
+  GString *out = g_string_new (NULL);
+  g_autofree char *table = g_strdup ("");
+
+  g_string_append_printf (out, "# One strategy as a job configuration of %s, on %u GPUs.\n",
+                          target->release, job->cluster.n_gpus);
+  for (unsigned k = 0; k < target->schema->n; k++) {
+    const struct weft_given *given = weft_keys_given (keys, k);
+    const char *name = target->schema->key[k].name, *dot = strrchr (name, '.');
+    if (!given)
+      continue;
+    g_autofree char *here = g_strndup (name, dot - name);
+    if (strcmp (here, table) != 0)
+      g_string_append_printf (out, "\n[%s]\n", here);
+    g_free (table);
+    table = g_steal_pointer (&here);
+    g_string_append_printf (out, "%s = ", dot + 1);
+    append_value (out, &target->schema->key[k], given->value);
+  }
+  return g_string_free (out, FALSE);
+}
+
+/* ---------------------------------------------------------------------------------- tables */
+
+static const struct weft_key keys[] = {
+#define ONE FALSE
+#define MANY TRUE
+#define ARG(name, kind, many, def, dest, choices)                                                  \
+  { name, WEFT_KEY_##kind, many, def, dest, choices },
+#include "interop/schemas/torchtitan.def"
+#undef ONE
+#undef MANY
+};
+static const struct weft_schema schema = { keys, G_N_ELEMENTS (keys), FALSE };
+
+#define FORM_OF(id) static const struct weft_form id = { id##_in, id##_out };
+FORM_OF (flavor)
+FORM_OF (name)
+FORM_OF (local)
+FORM_OF (pipeline_batch)
+FORM_OF (global)
+FORM_OF (replicate)
+FORM_OF (schedule)
+FORM_OF (layers_per_stage)
+FORM_OF (checkpointing)
+FORM_OF (option)
+#undef FORM_OF
+
+static const struct weft_row rows[] = {
+#define SAYS(k, value, pairs, cond) { .key = k, .theirs = value, .sets = pairs, .when = cond },
+#define FORM(k, pairs, cond, id)                                                                   \
+  { .key = k, .theirs = "*", .sets = pairs, .when = cond, .form = &id },
+#define ASSUMES(pairs, cond) { .sets = pairs, .when = cond },
+#define COMPUTES(setting, cond, function)                                                          \
+  { .sets = #setting "=*", .when = cond, .compute = function },
+#define QUIET(k, why) { .key = k, .theirs = "*", .sets = "", .when = "", .doc = why },
+#define REFUSES(cond, why) { .sets = "", .when = cond, .doc = why },
+#include "interop/torchtitan.def"
+};
+
+const struct weft_target weft_torchtitan = {
+  .name = "torchtitan",
+  .release = "torchtitan v0.2.2",
+  .doc = "job configuration in TOML",
+  .stack = "torchtitan",
+  .prefix = "",
+  .schema = &schema,
+  .rows = rows,
+  .n_rows = G_N_ELEMENTS (rows),
+  .read = torchtitan_read,
+  .write = torchtitan_write,
+};
