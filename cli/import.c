@@ -39,7 +39,8 @@ is_complete (const weft_interop_result *result, const weft_settings *flags, cons
   return TRUE;
 }
 
-/* The number of GPUs that flags give, as a number or as nodes of a topology; 0: they do not. */
+/* The number of GPUs that the flags give, as a number or as nodes of a topology; 0: no flag gives
+ * it. */
 static gint64
 gpus_of (const weft_settings *flags)
 {

@@ -151,6 +151,21 @@ own_topology (const weft_settings *settings)
   return name;
 }
 
+/* Refuses names that are empty or given twice. */
+static gboolean
+check_names (char *const *names, GError **error)
+{
+  for (unsigned i = 0; names[i]; i++) {
+    if (!*names[i])
+      return weft_bad_input (error, "--topologies: found an empty name, wanted names as A,B");
+    for (unsigned k = 0; k < i; k++)
+      if (g_str_equal (names[i], names[k]))
+        return weft_bad_input (error, "--topologies: found %s twice, wanted each topology once",
+                               names[i]);
+  }
+  return TRUE;
+}
+
 /* The topologies that the command compares: those of --topologies; without this flag, the topology
  * of the job; if the job names none, those of the site. The caller frees the array with
  * g_strfreev(). */
@@ -159,22 +174,16 @@ find_topologies (const weft_cli_input *input, const struct size_ask *ask, const 
                  GError **error)
 {
   const char *own = own_topology (input->settings);
-  char **names = ask->topologies ? g_strsplit (ask->topologies, ",", -1)
-                 : own           ? g_strsplit (own, "\n", 1)
-                                 : weft_site_topologies (site);
+  g_auto (GStrv) names = ask->topologies ? g_strsplit (ask->topologies, ",", -1)
+                         : own           ? g_strsplit (own, "\n", 1)
+                                         : weft_site_topologies (site);
 
-  for (unsigned i = 0; names[i]; i++) {
+  for (unsigned i = 0; names[i]; i++)
     g_strstrip (names[i]);
-    for (unsigned k = 0; k < i; k++)
-      if (g_str_equal (names[i], names[k])) {
-        weft_bad_input (error, "--topologies: found %s twice, wanted each topology once", names[i]);
-        g_strfreev (names);
-        return NULL;
-      }
-  }
+  if (!check_names (names, error))
+    return NULL;
   if (names[0])
-    return names;
-  g_strfreev (names);
+    return g_steal_pointer (&names);
   weft_bad_input (error, "found no topology: give --topologies A,B, or sections in the site %s",
                   ask->site);
   return NULL;

@@ -51,10 +51,12 @@ time_text (double seconds)
   return human (seconds, "s");
 }
 
-/* A number of days with three significant digits, without an exponent. */
+/* A number of days with two or three significant digits. The caller frees the text. */
 static char *
 days_text (double days)
 {
+  if (days < 0.1)
+    return g_strdup_printf ("%.2g", days);
   int digits = days < 10 ? 2 : days < 100 ? 1 : 0;
   return isnan (days) ? g_strdup ("-") : g_strdup_printf ("%.*f", digits, days);
 }

@@ -1,4 +1,4 @@
-/* validate_nccl.h - weft validate --nccl: measured collectives. */
+/* validate_nccl.h - weft validate --nccl: predictions compared with measured collectives. */
 #pragma once
 #include <glib.h>
 

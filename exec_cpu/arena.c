@@ -17,10 +17,11 @@
 #define ASAN_UNPOISON_MEMORY_REGION(at, n) ((void) (at), (void) (n))
 #endif
 
-#define NAN_BYTE 0xff /* bytes of a NaN in fp32 and bf16, and of an invalid token id in int32 */
+/* byte that, repeated, is a NaN in fp32 and bf16 and an invalid token id in int32 */
+#define NAN_BYTE 0xff
 
-/* Counts the uses of every buffer that owns memory.  Permanent buffers never die; their count is
- * 0. */
+/* Counts the uses of every buffer that owns memory. A permanent buffer stays valid after the step;
+ * its count is 0. */
 static void
 count_uses (struct cpu_rank *r)
 {

@@ -1,4 +1,4 @@
-/* arena.h - the buffers of a program at their planned places. */
+/* arena.h - gives the buffers of a program memory at their planned addresses. */
 #pragma once
 #include "exec_cpu/machine.h"
 
@@ -19,5 +19,5 @@ void cpu_arena_touch (struct cpu_rank *r, uint32_t op);
  * these buffers with NaN. */
 void cpu_arena_release (struct cpu_rank *r, uint32_t op);
 
-/* The address of a buffer. */
+/* The address of a buffer of a rank. */
 uint8_t *cpu_arena_at (const struct cpu_rank *r, uint32_t buf);

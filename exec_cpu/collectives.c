@@ -31,7 +31,7 @@ moves_of (const struct cpu_machine *m, const struct weft_op *row, uint32_t n)
   return g_hash_table_lookup (m->moves, &key);
 }
 
-/* One round of a collective, for one member. */
+/* One round of a collective, as one member executes it. */
 struct round {
   const struct cpu_comm *c;
   enum weft_op_kind kind;
@@ -83,7 +83,8 @@ most_words (int64_t a, int64_t b)
   return MAX (a, b);
 }
 
-/* Functions that reduce two terms.  An average is a sum that is divided at the end. */
+/* Functions that reduce two terms. The reduction avg (average) uses the function for sums; the sum
+ * is divided at the end. */
 static const struct {
   void (*floats) (float *into, const float *from, uint64_t n);
   int64_t (*words) (int64_t a, int64_t b);
@@ -95,7 +96,7 @@ static const struct {
   [WEFT_REDUCE_MAX] = { most_floats, most_words },
 };
 
-/* Partial results of n elements, by depth of the reduction tree. */
+/* Partial results of n elements each: one for each level of the reduction tree. */
 struct stack {
   const struct round *d;
   uint64_t n;
@@ -237,8 +238,8 @@ rows_for (const struct round *d, uint32_t member, uint32_t to, gboolean before)
   return sum;
 }
 
-/* All-to-all of rows: copies the rows that member `from` sends to this member.  Received rows are
- * ordered by sender. */
+/* All-to-all with unequal numbers of rows: copies the rows that member `from` sends to this member.
+ * Received rows are ordered by sender. */
 static void
 take_rows (const struct round *d, uint32_t from)
 {

@@ -1,13 +1,13 @@
-/* collectives.h - collectives and transfers between stages. */
+/* collectives.h - executes collectives, and transfers between pipeline stages. */
 #pragma once
 #include "exec_cpu/machine.h"
 
-/* Runs the next unit of the collective at the head of a lane: posts the operands or executes one
- * round.  FALSE: nothing was done, because another member has to finish its part first. */
+/* Executes the next step of the collective that is first in a lane: posts the operands, or executes
+ * one round. FALSE: nothing was done, because another member has to finish its part first. */
 gboolean cpu_collective_advance (struct cpu_rank *r, enum weft_lane lane, uint32_t op);
 
-/* Posts the group of transfers at the head of a lane, or completes those of its transfers whose
- * other side has been posted.  FALSE: nothing was done, because another rank has to post first. */
+/* Posts the sends and receives that are first in a lane, or completes those of them whose other
+ * side has been posted. FALSE: nothing was done, because another rank has to post first. */
 gboolean cpu_transfers_advance (struct cpu_rank *r, enum weft_lane lane);
 
 /* Key of the moves (the point-to-point copies of an algorithm) of a collective in

@@ -69,7 +69,7 @@ add_moves (struct cpu_machine *m, const struct weft_op *row, uint32_t n)
   g_hash_table_insert (m->moves, g_memdup2 (&key, sizeof key), moves);
 }
 
-/* Opens the communicators and computes the moves of all ops. */
+/* Opens the communicators, and computes the moves (point-to-point copies) of all collectives. */
 static void
 open_collectives (struct cpu_machine *m)
 {

@@ -1,4 +1,4 @@
-/* Runs an op that computes or copies: finds its operands in the arena and calls its kernel. */
+/* Runs a compute op or a copy: finds the addresses of its operands and calls its kernel. */
 #include "exec_cpu/launch.h"
 #include "core/exec/feed.h"
 #include "exec_cpu/arena.h"
@@ -16,7 +16,7 @@ has_tokens (const struct weft_kernel *k)
   return TRUE;
 }
 
-/* The op that a kernel belongs to. */
+/* A rank, and the op whose kernels it runs. */
 struct launch {
   struct cpu_rank *r;
   uint32_t op;
@@ -33,7 +33,7 @@ run (void *user, const struct weft_kernel *k)
     weft_team_run (l->r->team, k);
 }
 
-/* Runs a copy_out: the host reads the metrics, or one number that it waits for. */
+/* Runs a copy_out op: the host reads the metrics of the step, or one number that it waits for. */
 static void
 read_out (struct cpu_rank *r, uint32_t op)
 {

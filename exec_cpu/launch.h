@@ -1,4 +1,4 @@
-/* launch.h - running ops that need no other rank. */
+/* launch.h - runs the ops that need no other rank: kernels and copies. */
 #pragma once
 #include "exec_cpu/machine.h"
 

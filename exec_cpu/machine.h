@@ -32,7 +32,7 @@ struct cpu_machine;
  * round and one receiver. */
 struct cpu_moves {
   uint32_t n, n_rounds, last_reduce; /* last_reduce: the round that completes the sums */
-  GArray *list;                      /* struct weft_move */
+  GArray *list;                      /* array of struct weft_move */
   uint32_t *first;                   /* [n_rounds * n + 1] */
 };
 
@@ -43,8 +43,8 @@ struct cpu_post {
   double arrived;
 };
 
-/* A communicator.  A collective has 1 + rounds units: posting the operands, and every round.  Each
- * member increments `count` when it has finished a unit.  A unit has ended when all n members have
+/* A communicator. A collective has 1 + rounds parts: posting the operands, and every round. Each
+ * member increments `count` when it has finished a part. A part has ended when all n members have
  * counted it. */
 struct cpu_comm {
   struct weft_group group;
@@ -91,7 +91,8 @@ struct cpu_rank {
 
   /* the dependencies of op i are waits[first_wait[i]] to waits[end_wait[i] - 1] */
   uint32_t *waits, *first_wait, *end_wait;
-  uint32_t n_waits, n_issued_waits;        /* number of waits; of those, waits of issued ops */
+  /* number of dependencies of all ops; of these, dependencies of issued ops */
+  uint32_t n_waits, n_issued_waits;
 
   /* by buffer: number of uses that remain in this step; number of uses in every step */
   uint32_t *uses_left, *uses;
@@ -107,7 +108,8 @@ struct cpu_rank {
 
   /* threads that share the kernels of this rank; NULL: one thread runs each kernel */
   struct weft_team *team;
-  atomic_uint_fast64_t signals; /* number of wake-ups; changes under the machine's lock */
+  /* number of times that the rank was woken; changes only under the machine's lock */
+  atomic_uint_fast64_t signals;
   gboolean asleep;              /* the rank has no op that can run; guarded by the machine's lock */
 };
 
@@ -121,7 +123,7 @@ struct cpu_machine {
   struct cpu_comm *comm;
   /* [rank][direction]; direction 0: to the next stage, 1: to the previous stage */
   struct cpu_channel *channel;
-  GHashTable *moves;           /* cpu_moves_key() -> struct cpu_moves */
+  GHashTable *moves;           /* hash table from cpu_moves_key() to struct cpu_moves */
   weft_timeline *t;
   double start; /* time when the step began, on the clock of cpu_clock() */
   gboolean issued; /* some ops that were issued have not run */
@@ -138,7 +140,7 @@ struct cpu_machine {
   uint32_t first_ready, n_ready;
   /* number of threads that run a rank; number of threads that wait for a ready rank */
   uint32_t n_busy, n_idle;
-  uint32_t n_done;         /* ranks that have run all issued ops */
+  uint32_t n_done;         /* number of ranks that have run all issued ops */
   gboolean closing;
   /* (1 + rank) << 32 | copy op that read a value that is not finite (check_for_nan_in_grad); 0:
    * none */

@@ -1,4 +1,4 @@
-/* arena.h - memory and streams of a rank. */
+/* arena.h - allocates the memory and the streams of a rank. */
 #pragma once
 #include "exec_gpu/machine.h"
 

@@ -22,7 +22,8 @@ typedef struct weft_gpu_window weft_gpu_window;
 
 struct weft_gpu_device {
   char name[256];
-  uint64_t bytes, free; /* device memory; device memory that no program has allocated */
+  /* bytes of device memory; bytes of device memory that no program has allocated */
+  uint64_t bytes, free;
   uint32_t sms;
   uint32_t major, minor; /* compute capability */
 };
@@ -56,7 +57,8 @@ struct weft_gpu_member {
 /* `n` counts elements as NCCL and RCCL do: the elements of the whole tensor for all_reduce and
  * broadcast, the elements of one member for the other collectives. */
 struct weft_gpu_collective {
-  enum weft_op_kind kind; /* all_reduce, reduce_scatter, all_gather, all_to_all, broadcast */
+  /* kind of collective: all_reduce, reduce_scatter, all_gather, all_to_all or broadcast */
+  enum weft_op_kind kind;
   weft_gpu_comm *comm;
   const void *from;
   void *to;
@@ -169,7 +171,7 @@ struct weft_gpu_calls {
 
   /* Whether the vendor's library executes a kernel that requests fused attention.  NULL: never. */
   gboolean (*fuses) (void *self, const struct weft_kernel *k);
-  gboolean canonical; /* the kernels sum in canonical order, with exact sums */
+  gboolean canonical; /* TRUE: kernels add in canonical order, and loss and norm are exact sums */
 
   /* Chooses the algorithms of n kernels and loads their code, before the first step.  May wait.
    * Does not access the operands of the kernels.  NULL: there is nothing to choose. */

@@ -8,9 +8,9 @@
 #include "exec_gpu/script.h"
 #include <string.h>
 
-/* Whether the executor can find the row counts of an exchange of rows. The counts are on the
- * device. Ranks that share a GPU read the counts there; otherwise the plan must have an op that
- * copies the counts to the host. */
+/* Whether the executor can find the row counts of a collective over rows. The GPU computes the row
+ * counts. Ranks that share a GPU read the row counts there; otherwise the plan must have an op that
+ * copies the row counts to the host. */
 static gboolean
 can_count (const struct gpu_machine *m, const weft_program *p, uint32_t op)
 {
@@ -61,7 +61,8 @@ gpu_collective_check (const struct gpu_machine *m, const weft_program *p, GError
 
 struct meeting {
   const struct gpu_rank_unit *member;
-  uint32_t n, op; /* members; op of the first member */
+  /* members of the collective; number of the op in the program of the first member */
+  uint32_t n, op;
   const struct weft_op *row;
   const struct weft_shape *shape;
   struct weft_bound_operands *bound; /* by member */
@@ -80,8 +81,8 @@ piece_bytes (const struct meeting *x, uint32_t piece)
   return (piece_start (x, piece + 1) - piece_start (x, piece)) * x->size;
 }
 
-/* The address of a piece on a member. A member's own piece is its slice, which may be outside the
- * whole tensor. */
+/* The address of a piece of the tensor on a member. The piece that the member itself owns is in its
+ * slice, which may be outside the whole tensor. */
 static uint8_t *
 piece_of (const struct meeting *x, uint32_t member, uint32_t piece)
 {
@@ -101,8 +102,8 @@ copy (const struct meeting *x, void *to, const void *from, uint64_t bytes)
   gpu_script_call (x->member[0], x->op, GPU_COPY)->at = copies->len - 1;
 }
 
-/* Appends one sum, which executes all moves into one piece of one member. The terms are in the
- * order of ranks, with the member's own term at its place. */
+/* Appends one sum of a reduction: it adds the parts that all members have of one piece, and stores
+ * the result on one member. The members' parts are added in the order of their ranks. */
 static void
 join (const struct meeting *x, const struct weft_move *move)
 {
@@ -146,7 +147,8 @@ move_one (const struct meeting *x, const struct weft_move *move)
           piece_of (x, move->from, move->piece), piece_bytes (x, move->piece));
 }
 
-/* In an all-gather or all-to-all, each member copies the piece that it sends to itself. */
+/* In an all-gather or all-to-all, each member also copies its own piece from its input to its
+ * output. */
 static void
 keep_own (const struct meeting *x)
 {
@@ -169,8 +171,9 @@ keep_term (const struct meeting *x)
     copy (x, x->bound[0].slice, x->bound[0].data, x->shape->dim[0] * x->size);
 }
 
-/* Appends the copies and sums of a collective. Ranks share the GPU, so a sum reads all its terms
- * directly, in the canonical order for any reduction_order. */
+/* Appends the copies and sums of a collective. The ranks share the GPU, so a sum reads the inputs
+ * of all members directly. The order of summation is always the canonical one, for any
+ * reduction_order. */
 static void
 emit_moves (const struct meeting *x)
 {
@@ -276,7 +279,8 @@ emit_neighbour (struct gpu_rank_unit at, uint32_t op)
   emit_transfer (at, op, row->kind == WEFT_OP_RECV, &t);
 }
 
-/* Appends a shift: sends the whole buffer to one member and receives from another. */
+/* Appends a context-parallel shift: sends the whole buffer to one member and receives a buffer from
+ * another member. */
 static void
 emit_shift (struct gpu_rank_unit at, uint32_t op, struct weft_place me,
             const struct weft_bound_operands *bound)

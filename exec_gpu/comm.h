@@ -1,4 +1,4 @@
-/* comm.h - the communicator of an op, and errors of communicators. */
+/* comm.h - finds the communicator of an op, and checks communicators for errors. */
 #pragma once
 #include "exec_gpu/machine.h"
 
@@ -13,5 +13,5 @@ weft_gpu_comm *gpu_comm_of (const struct gpu_rank *r, const struct weft_op *row)
 /* The peer of a transfer, as its rank in the communicator. */
 uint32_t gpu_comm_peer (const struct gpu_rank *r, const struct weft_op *row);
 
-/* FALSE: a communicator has reported an error. */
+/* Checks all communicators for errors. FALSE: a communicator has reported an error. */
 gboolean gpu_comm_check_all (struct gpu_machine *m, GError **error);

@@ -26,7 +26,8 @@ role_talks (const struct gpu_machine *m, const weft_program *p, enum weft_group_
   return FALSE;
 }
 
-/* Whether any role communicates in groups of this kind. Groups of one rank never do. */
+/* Whether ops of some pipeline stage use a communicator of this kind of group. A group of one rank
+ * needs no communicator. */
 static gboolean
 anybody_talks (const struct gpu_machine *m, enum weft_group_kind kind)
 {
@@ -233,7 +234,8 @@ open_window (struct gpu_rank *r, weft_gpu_comm *comm, GError **error)
 static gboolean
 open_windows (struct gpu_machine *m, GError **error)
 {
-  /* Without symmetric registration, each member registers independently: stages may differ. */
+  /* Without symmetric registration, each member registers its memory independently, so members may
+   * belong to different stages. */
   gboolean any = m->base.plan->job.strategy.disable_symmetric_registration;
 
   for (uint32_t row = m->first; row < m->first + m->n_here; row++) {

@@ -28,7 +28,8 @@ owner_of (const weft_program *p, uint32_t op, uint32_t operand)
   return weft_buf_owner (p, p->uses[p->op[op].uses + operand].buf);
 }
 
-/* The last copy before `op` on a lane of copies that writes buffer `buf`, or WEFT_NO_OP. */
+/* The last copy op before `op` on a lane of copies that writes buffer `buf`; WEFT_NO_OP: there is
+ * none. */
 static uint32_t
 copy_into (const weft_program *p, enum weft_lane lane, uint32_t op, uint32_t buf)
 {
@@ -222,7 +223,8 @@ gpu_counted_free (void *counted)
 
 /* --------------------------------------------------------------------------- a step */
 
-/* The rows that are sent to a member or received from it: their address and number. */
+/* The rows that are sent to a member or received from a member: address of the first row, and
+ * number of rows. */
 struct load {
   uint8_t *at;
   uint64_t rows;
@@ -249,7 +251,8 @@ load_from (const struct gpu_counted *x, uint32_t member)
                         rows_of (x, counts, member, member + 1) };
 }
 
-/* Whether the counted rows fit into the buffers: more rows would overwrite other buffers. */
+/* Whether the rows of all row counts fit into the buffers. More rows would overwrite other
+ * buffers. */
 static gboolean
 fits (const struct gpu_counted *x)
 {

@@ -23,7 +23,8 @@ void gpu_counted_emit (struct gpu_rank_unit at, uint32_t op);
  * received rows to the call list. Does nothing for other ops. */
 void gpu_counted_end (struct gpu_rank_unit at, uint32_t op);
 
-/* Makes the sends and receives of an exchange, during a step. Returns NULL or a message. */
+/* Makes the sends and receives of a collective with row counts, during a step. Returns NULL or an
+ * error message. */
 const char *gpu_counted_send (const struct gpu_script *s, const struct gpu_call *call);
 
 /* During a step: adds the rows that a reduce-scatter has received. Returns NULL or an error

@@ -189,7 +189,8 @@ gpu_emit_local (struct gpu_rank_unit at, GError **error)
 
 /* ------------------------------------------------------------ ranks with a GPU each */
 
-/* Appends the calls of a unit that uses communicators, all in one launch. */
+/* Appends the calls of a launch that uses communicators; all its ops are in one group of the
+ * collective library. */
 gboolean
 gpu_emit_launch (struct gpu_rank_unit at, GError **error)
 {
@@ -485,7 +486,7 @@ emit_return (struct gpu_rank_unit at, GError **error)
   return TRUE;
 }
 
-/* Ends the step: the lane on which the step began waits for all lanes of all ranks. */
+/* Ends the step: the stream on which the step began waits for all streams of all ranks. */
 gboolean
 gpu_emit_end (struct gpu_script *s, GError **error)
 {

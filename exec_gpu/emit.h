@@ -6,7 +6,7 @@
 /* Appends the calls that begin a step. */
 gboolean gpu_emit_start (struct gpu_script *s, GError **error);
 
-/* Appends a launch that needs no other rank. */
+/* Appends a launch that needs no other rank: kernels, copies, collectives of one rank. */
 gboolean gpu_emit_local (struct gpu_rank_unit at, GError **error);
 
 /* Appends a launch that uses communicators of the collective library. */

@@ -29,7 +29,8 @@ struct issue {
    * has waited */
   uint32_t *counts_read;
   gboolean waits;                  /* the host may now wait for the row counts of one more launch */
-  GArray *members;                 /* struct gpu_rank_unit: members of a collective */
+  /* array of struct gpu_rank_unit: the members of the current collective */
+  GArray *members;
 };
 
 static struct gpu_unit *
@@ -61,7 +62,8 @@ is_ready (const struct issue *x, uint32_t row, const struct gpu_unit *u)
   return TRUE;
 }
 
-/* Whether two ops have the same kind and group. Transfers have a group too. */
+/* Whether two ops have the same kind and the same group of ranks. Sends and receives have a group,
+ * too. */
 static gboolean
 is_like (const struct weft_op *a, const struct weft_op *b)
 {

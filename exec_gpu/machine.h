@@ -68,7 +68,9 @@ struct gpu_rank {
   struct gpu_machine *m;
   const weft_program *p;
   uint32_t row, rank, device;
-  gboolean here; /* the rank belongs to this process; ranks of other processes have only units */
+  /* TRUE: the rank belongs to this process; ranks of other processes have launches, but no memory
+   * and no streams */
+  gboolean here;
   weft_bind bind;
   /* the event that begins the step is recorded on lane gpu of this rank */
   gboolean origin;
@@ -77,7 +79,7 @@ struct gpu_rank {
   /* by lane: scratch memory, which one kernel at a time uses */
   struct weft_gpu_scratch scratch[WEFT_N_LANE];
 
-  /* Pinned memory that host and device share: control, tokens, results. */
+  /* Pinned memory that host and device share: control block, tokens, results. */
   uint8_t *mailbox;
   void *control;  /* address of the control block in device memory */
   uint32_t *slot; /* for copy_in and copy_out ops: offset of the op's data in the mailbox */
@@ -173,9 +175,10 @@ struct gpu_script {
   struct gpu_machine *m;
   /* number of the first rank whose calls are in this list */
   uint32_t row;
-  GArray *call;                                  /* struct gpu_call */
-  GArray *kernel, *copy, *collective, *transfer; /* struct weft_kernel, weft_gpu_copy ... */
-  GArray *host;                                  /* struct gpu_host_work */
+  GArray *call;                                  /* array of struct gpu_call */
+  /* arrays of struct weft_kernel, weft_gpu_copy, weft_gpu_collective and weft_gpu_transfer */
+  GArray *kernel, *copy, *collective, *transfer;
+  GArray *host;                                  /* array of struct gpu_host_work */
   /* arrays of struct weft_gpu_join *, weft_gpu_exchange * and gpu_counted *, which own their
    * elements */
   GPtrArray *join, *exchange, *counted;
@@ -225,7 +228,7 @@ struct gpu_machine {
   struct gpu_rank *rank;
   struct gpu_script *script;
   GPtrArray *event;        /* owns all events of the executor */
-  GArray *stamp;           /* struct gpu_stamp */
+  GArray *stamp;           /* array of struct gpu_stamp */
   GPtrArray *comm;         /* owns all communicators */
   GArray *scaled, *window; /* arrays of struct gpu_scaled and of struct gpu_window */
   gboolean traced;         /* TRUE: times of ops come from a trace of kernels; FALSE: from events */

@@ -7,5 +7,5 @@
  * plan. */
 gboolean gpu_reserved_measure (struct gpu_machine *m, enum weft_reserved who, GError **error);
 
-/* Copies the measured bytes to a timeline. */
+/* Copies the measured numbers of bytes to a timeline. */
 void gpu_reserved_report (const struct gpu_machine *m, weft_timeline *t);

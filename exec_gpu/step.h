@@ -1,4 +1,4 @@
-/* step.h - runs a step. */
+/* step.h - runs a step: makes the calls of the call lists, or launches the captured graph. */
 #pragma once
 #include "exec_gpu/machine.h"
 

@@ -8,7 +8,7 @@ struct gpu_watchdog {
   const char *what;
   double seconds;
   gulong pause;           /* length of the last pause in microseconds; 0 before the first pause */
-  gboolean short_pauses;  /* all pauses have the shortest length */
+  gboolean short_pauses;  /* TRUE: all pauses have the shortest length */
 };
 
 /* Pauses once between two polls. FALSE: the deadline has passed, a communicator has reported an

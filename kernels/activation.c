@@ -350,7 +350,7 @@ ref_logistic (double z)
   return 1 / (1 + exp (-z));
 }
 
-/* GELU and its slope at x. */
+/* Reference in double: returns GELU at x. *slope receives the derivative of GELU at x. */
 static double
 ref_gelu (gboolean erf_form, double x, double *slope)
 {

@@ -30,8 +30,8 @@
 #define UNIT WEFT_TILE_COLUMNS
 /* Columns of a head that are processed at a time; a wider head recomputes its scores each time. */
 #define WIDTH 256
-/* The number for gradients of keys and values. It is smaller than WIDTH, because a sum over leaves
- * (kernels/leaves.h) keeps a stack of partial sums in the scratch. */
+/* Columns of a head that are processed at a time for gradients of keys and values: fewer, because a
+ * sum over leaves (kernels/leaves.h) keeps a stack of partial sums in the scratch. */
 #define LEAF_WIDTH 128
 #define DEPTH 4 /* stack entries of a tree sum (core/base/fold.h) of WEFT_MOST_CHUNKS leaves */
 _Static_assert(OUTER % UNIT == 0 && UNIT % WEFT_TILE_ROWS == 0 && WIDTH % UNIT == 0 &&
@@ -51,7 +51,8 @@ struct room {
   float value[INNER * WIDTH];               /* values, packed for sums over tokens */
   /* a stack of partial sums with LEAF_WIDTH columns, or one sum with twice as many columns */
   float sum[2 * DEPTH][OUTER * LEAF_WIDTH];
-  float tile[2][INNER * OUTER];             /* [0]: scores or probabilities; [1]: their gradients */
+  /* [0]: scores or probabilities of a pair of blocks; [1]: their gradients */
+  float tile[2][INNER * OUTER];
   float peak[OUTER], total[OUTER], shrink[OUTER];
   float outer_lse[OUTER], outer_delta[OUTER], inner_lse[INNER], inner_delta[INNER];
 };
@@ -78,8 +79,8 @@ struct side {
 /* The heads of queries, keys or values in an array that has one row per token. */
 struct heads {
   const struct weft_operand *of;
-  uint64_t row, column; /* elements per row; column of the first head */
-  uint64_t width;       /* elements of a head */
+  uint64_t row, column; /* number of elements in a row; column at which the first head begins */
+  uint64_t width;       /* number of elements of a head */
 };
 
 struct attention {
@@ -88,7 +89,8 @@ struct attention {
   const struct weft_operand *lse;
   struct side queries, keys;
   uint64_t batch, n_heads, groups;
-  uint64_t width, value; /* elements of a query or key head; of a value head */
+  /* number of elements of a query or key head; number of elements of a value head */
+  uint64_t width, value;
   uint64_t window;       /* number of keys that a query sees, including the key of its own token */
   uint64_t sum_row;
   uint32_t leaves; /* partial sums (kernels/leaves.h) of a sum over the queries of a sequence */
@@ -102,9 +104,9 @@ struct attention {
 struct strip {
   const struct weft_operand *of;
   uint64_t row;    /* distance in elements from one token to the next */
-  uint64_t column; /* column at which the head begins */
+  uint64_t column; /* column of the row at which this head begins */
   uint64_t width;
-  uint64_t token; /* row at which the sequence begins */
+  uint64_t token; /* index of the row at which this sequence begins */
 };
 
 /* A pair of blocks and their tile: rows are tokens of the inner block, columns of the outer block.
@@ -158,7 +160,8 @@ block_at (const struct side *side, uint64_t block)
   return part_of (&side->run[block / each], block % each * OUTER, OUTER);
 }
 
-/* Sets the fields that all attention ops share: the shape, except tokens and keys. */
+/* Sets the fields that all kinds of attention ops share: all sizes except the numbers of queries
+ * and keys. */
 static struct attention
 describe_any (const struct weft_attention *call, uint64_t sequence)
 {
@@ -266,7 +269,7 @@ describe (const struct weft_attention *call)
  * head whose sums are computed. */
 struct task {
   const struct attention *a;
-  uint64_t batch, head; /* batch element and head of the queries */
+  uint64_t batch, head; /* batch element, and number of the query head */
   struct run outer;
   struct span columns;
 };
@@ -459,7 +462,7 @@ add_product (const struct attention *a, const struct pair *p, const struct facto
                        sum + p->low * a->sum_row);
 }
 
-/* Sets masked scores to -infinity. */
+/* Sets the scores of pairs that the mask hides to -infinity. */
 static void
 hide (const struct pair *p, float *tile)
 {
@@ -688,8 +691,8 @@ load_queries (const struct task *t, struct span queries, float *lse, float *delt
   }
 }
 
-/* Turns scores and gradients of probabilities into probabilities and gradients of scores. lse and
- * delta belong to queries; those of the block of keys (inner or outer) are 0. */
+/* Turns scores into probabilities, and gradients of probabilities into gradients of scores. lse and
+ * delta are values of queries; for the block that holds keys (inner or outer) they are 0. */
 static void
 differentiate (struct room *room, const struct pair *p, float scale, float cap)
 {
@@ -770,8 +773,8 @@ fold_entries (void *task, uint32_t below)
     weft_sums_add (entry (t->a, below, which), entry (t->a, below + 1, which), n_sums (t));
 }
 
-/* Computes dk and dv of a block of keys: the fold over the leaves of queries. The task's head is
- * the first of its group. */
+/* Computes the gradients of a block of keys and of its values: a tree sum over the leaves of
+ * queries. The task's head is the first head of its group. */
 static void
 key_gradients (struct task *t)
 {

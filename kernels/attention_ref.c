@@ -11,7 +11,7 @@ enum { BWD_QKV, BWD_O, BWD_LSE, BWD_DO, BWD_DQKV };
 
 struct head {
   const struct weft_kernel *k;
-  uint64_t batch, query, group; /* query head, and its query group */
+  uint64_t batch, query, group; /* number of the query head; number of its query group */
 };
 
 static struct head
@@ -241,7 +241,7 @@ enum { TOKENS, KEYS };
 enum { PART_Q, PART_KV, PART_O, PART_LSE };
 enum { PART_BWD_Q, PART_BWD_KV, PART_BWD_O, PART_BWD_LSE, PART_BWD_DO, PART_DQ, PART_DKV };
 
-/* A query of one head. */
+/* A query: batch element, head and row. */
 struct query {
   const struct weft_kernel *k;
   uint64_t batch, head, row;

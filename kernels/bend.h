@@ -6,7 +6,7 @@
 
 struct weft_bend {
   float scale; /* factor of the products of queries and keys */
-  float cap;   /* 0: no soft-capping */
+  float cap;   /* scores x become cap tanh (x / cap); 0: no soft-capping */
   float slope; /* ALiBi slope of the head; 0: no ALiBi */
 };
 

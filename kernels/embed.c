@@ -18,7 +18,8 @@ enum { IDS, TABLE, POSITIONS, Y };
 enum { BWD_IDS, DY, DTABLE, DPOSITIONS };
 enum { TOKENS, HIDDEN, PASSES };
 
-/* Number of elements of a table; 0 (any number) if ranks share the table. */
+/* Number of elements that a table must have; 0: the number is not checked, because tensor-parallel
+ * ranks have parts of the table. */
 static uint64_t
 table_size (const struct weft_kernel *k, gboolean positions)
 {
@@ -109,7 +110,7 @@ struct chain {
   const int32_t *next;
   /* if `ids` is NULL: distance from a token to the next token of the same position */
   uint64_t stride;
-  uint64_t n; /* number of tokens */
+  uint64_t n; /* number of tokens on this rank */
 };
 
 static uint64_t
@@ -167,8 +168,8 @@ add_token (const struct gather *g, float *sum, uint64_t at, uint64_t n)
   weft_sums_add (sum, x, n);
 }
 
-/* Adds the gradients of the tokens of a chain that lie in one leaf of the canonical sum, from
- * `token` on. */
+/* Adds the gradients of those linked tokens (tokens of one table row) that lie in one leaf of the
+ * canonical sum. `token` is the first of them. */
 static void
 sum_leaf (const struct gather *g, uint64_t token, struct weft_range leaf, struct weft_range columns,
           struct weft_sums *sums)
@@ -227,7 +228,8 @@ sum_stretch (const struct gather *g, uint64_t first, uint64_t at, struct weft_ra
   weft_sums_store (&sums, at + columns.begin);
 }
 
-/* Computes the gradient of one row of the table. `first`: the first token of the row's chain. */
+/* Computes the gradient of one row of the table. `first`: the first of the linked tokens of this
+ * row. */
 static void
 sum_row (const struct gather *g, uint64_t first, uint64_t row)
 {
@@ -236,7 +238,8 @@ sum_row (const struct gather *g, uint64_t first, uint64_t row)
                  (struct weft_range){ c, weft_least (c + WEFT_STRETCH, g->columns.end) });
 }
 
-/* Gradient of the row of a token id; does nothing if the row is on another rank. */
+/* Computes the gradient of the table row of a token id. Does nothing if the row is on another
+ * rank. */
 static void
 sum_word (const struct gather *g, uint64_t first, int32_t id)
 {
@@ -277,7 +280,7 @@ sum_sought_rows (const struct gather *g)
   }
 }
 
-/* Sets the gradients to 0 unless they accumulate: rows without tokens are not written later. */
+/* Sets gradients that do not accumulate to 0, because rows without tokens are not written later. */
 static void
 clear (const struct gather *g)
 {

@@ -46,7 +46,7 @@ weft_e4m3_float (uint8_t code)
   return f;
 }
 
-/* 2^exponent as a normal float. */
+/* Returns 2^exponent as a float. The exponent must be that of a normal float. */
 WEFT_INLINE float
 weft_fp8_power (int exponent)
 {
@@ -73,7 +73,8 @@ weft_fp8_round (float f, int mantissa, int bias, float most)
   float a = fminf (fabsf (f), most);
   float steps = a * weft_fp8_power (bias - 1 + mantissa) + 0x1p23f;
   memcpy (&bits, &a, sizeof bits);
-  memcpy (&small, &steps, sizeof small); /* a subnormal code counts steps of the smallest number */
+  /* for a subnormal number, the code is a multiple of the smallest number */
+  memcpy (&small, &steps, sizeof small);
   uint32_t even = bits >> dropped & 1;
   uint32_t normal = ((bits + (1u << (dropped - 1)) - 1 + even) >> dropped) -
                     ((uint32_t) (127 - bias) << mantissa);
@@ -108,7 +109,7 @@ weft_e5m2_round (float f)
   return weft_fp8_round (f, 2, 15, WEFT_E5M2_MOST);
 }
 
-/* The largest number of E4M3, or of E5M2. */
+/* The largest finite number of an fp8 format: of E5M2 if is_e5m2 is set, else of E4M3. */
 WEFT_INLINE float
 weft_fp8_most (int is_e5m2)
 {
@@ -185,7 +186,7 @@ weft_e8m0_scale (float largest)
   return weft_e8m0_scale_to (largest, WEFT_E4M3_MOST);
 }
 
-/* Number of blocks in a row. */
+/* Number of blocks with a scale of their own in a row. */
 WEFT_INLINE uint64_t
 weft_fp8_blocks (uint64_t columns, uint64_t block)
 {

@@ -6,7 +6,7 @@
 #include "kernels/reference.h"
 #include "kernels/sums.h"
 
-/* Operands, in the order of core/ops.def. */
+/* Operand numbers, in the order of core/ops.def. */
 enum { X, X_SCALE, W, W_SCALE, B, Y };
 enum { DX = 4 };
 enum { WGRAD_DW = 4, WGRAD_DB };
@@ -50,7 +50,8 @@ result_in (const struct weft_operand *o, uint64_t columns)
   };
 }
 
-/* Rows of the first factor times rows of the second, over `terms` terms. */
+/* Matrix product: each row of the first factor times each row of the second factor, summed over
+ * `terms` terms. */
 static void
 multiply (const struct weft_kernel *k, struct weft_gemm *g, uint64_t terms, struct weft_range rows)
 {

@@ -25,7 +25,7 @@ gate_of (const struct weft_kernel *k, gboolean logistic, gboolean backward)
     .x = o, .by = o + 1, .rows = k->shape.dim[0], .columns = k->shape.dim[1], .logistic = logistic
   };
 
-  if (!logistic && k->shape.dim[3] == 0) /* number of rows with a token */
+  if (!logistic && k->shape.dim[3] == 0) /* number of rows that hold a token */
     g.rows = weft_moe_count (o[2].data, 0, o[2].n);
   g.dy = backward ? next++ : NULL;
   g.out = next;
@@ -62,7 +62,8 @@ forward_row (const struct gate *g, uint64_t row)
   }
 }
 
-/* The gradient of the factor is summed along the row in element order. */
+/* Backward of one row. The gradient of the row's factor is summed along the row in element
+ * order. */
 static void
 backward_row (const struct gate *g, uint64_t row)
 {

@@ -11,8 +11,8 @@
 #include "kernels/sums.h"
 #include <math.h>
 
-/* Floats of scratch for the weight gradients of queries and keys: enough for the widest head
- * (model.def) and 2^5 sequences. */
+/* Size in floats of the scratch for the weight gradients of queries and keys: enough for the widest
+ * head (model.def) and 2^5 sequences. */
 #define ROOM 65536
 
 enum { QKV, Q_WEIGHT, K_WEIGHT, RAW };
@@ -194,7 +194,7 @@ strip_gradient (const struct weft_kernel *k, const struct strip *s)
 struct heads {
   const struct weft_kernel *k; /* a call with the operand numbers of head_norm_bwd */
   uint64_t ranks, alike;
-  gboolean inputs; /* also compute the gradients of the heads; for one rank only */
+  gboolean inputs; /* TRUE: also compute the input gradients; only if there is one rank */
 };
 
 /* Index of a strip (elements that are normalised as one row) in arrays that hold the strips of all
@@ -294,8 +294,8 @@ weft_cpu_head_norm_dgrad (const struct weft_kernel *k, uint32_t part, uint32_t p
   }
 }
 
-/* The arguments of head_norm_wgrad, with its outputs at the operand numbers of head_norm_bwd, which
- * backward() uses. */
+/* The arguments of head_norm_wgrad, with the outputs at the operand numbers that they have in
+ * head_norm_bwd, because backward() uses these numbers. */
 static struct weft_kernel
 weights_alone (const struct weft_kernel *k)
 {

@@ -26,7 +26,7 @@
 #define WEFT_MOST_OPERANDS 8
 
 struct weft_operand {
-  void *data; /* NULL only where the op allows it */
+  void *data; /* NULL only for an operand that the op can lack */
   uint64_t n; /* elements */
   uint8_t dtype;
   uint8_t accumulate; /* 1: the kernel adds to the old contents; 0: the kernel overwrites them */
@@ -43,7 +43,7 @@ struct weft_random_key {
  * elements that lie `stride` apart in the tensor. weft_whole_element() (stochastic.h) computes the
  * index of an element in the tensor. */
 struct weft_whole {
-  uint64_t key; /* hash of the tensor's name */
+  uint64_t key; /* hash of the name of the whole tensor */
   uint64_t start, columns, stride, offset;
 };
 
@@ -70,10 +70,11 @@ struct weft_kernel {
    * deterministic mode */
   gboolean fused, quicker, deterministic;
   gboolean decay;                         /* only for adam: apply weight decay */
-  struct weft_operand operand[WEFT_MOST_OPERANDS]; /* in the order of core/ops.def */
+  /* operands of the op, in the order of core/ops.def */
+  struct weft_operand operand[WEFT_MOST_OPERANDS];
 };
 
-/* Query groups (key and value heads) of this rank. */
+/* Number of query groups (key and value heads) of this rank. */
 static inline uint64_t
 weft_kernel_groups (const struct weft_kernel *k)
 {
@@ -96,7 +97,7 @@ weft_kernel_heads (const struct weft_kernel *k)
          weft_kernel_group_ranks (k);
 }
 
-/* Tokens of each sequence on this rank. */
+/* Number of tokens of each sequence that this rank has. */
 static inline uint64_t
 weft_kernel_sequence (const struct weft_kernel *k)
 {

@@ -63,7 +63,8 @@ weft_extent_latent_join_bwd (const struct weft_kernel *k, uint32_t operand)
 
 /* ------------------------------------------------------------------------ elements */
 
-/* An operand whose elements have the stored type, or are doubles in a reference. */
+/* An operand of a kernel, whose elements have the stored type, or of a reference, whose elements
+ * are doubles. */
 struct cells {
   const struct weft_operand *of;
   gboolean doubles;

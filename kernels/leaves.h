@@ -36,8 +36,8 @@ weft_leaves_one (uint64_t terms)
   return (struct weft_leaves){ .n = 1, .segment[0] = { 0, terms, terms } };
 }
 
-/* The terms are three parts of `terms - 2 tail`, `tail` and `tail` terms. Each of n leaves contains
- * 1 / n of each part. */
+/* Divides terms into n leaves (partial sums). The terms are three parts of `terms - 2 tail`, `tail`
+ * and `tail` terms. Each leaf contains 1 / n of each part. */
 static inline struct weft_leaves
 weft_leaves_dealt (uint64_t terms, uint32_t n, uint64_t tail)
 {

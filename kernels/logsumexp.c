@@ -72,7 +72,7 @@ largest (const float *x, uint64_t n, float least)
   return least;
 }
 
-/* Sum of exp (x - shift) over at most one stretch. */
+/* Sum of exp (x[i] - shift) over n <= WEFT_STRETCH elements. */
 WEFT_WIDE static float
 sum_of_exponentials (const float *x, uint64_t n, float shift)
 {
@@ -122,7 +122,8 @@ weft_logsumexp_most (const struct weft_logits_row *row)
   return most_of (row, (struct weft_range){ 0, row->columns });
 }
 
-/* A part without columns has sum 0 and does not change the other part. */
+/* Joins two log-sum-exps of parts of a row. A part without columns has sum 0 and does not change
+ * the other part. */
 struct weft_logsumexp
 weft_logsumexp_join (struct weft_logsumexp a, struct weft_logsumexp b)
 {

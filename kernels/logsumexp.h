@@ -16,10 +16,10 @@ struct weft_logsumexp {
   double sum;
 };
 
-/* A row of logits without its columns beyond the vocabulary (padding). */
+/* A row of logits, without the padding columns beyond the vocabulary. */
 struct weft_logits_row {
   const struct weft_operand *logits;
-  uint64_t first, columns; /* first: the element of the operand at which the row begins */
+  uint64_t first, columns; /* first: index in the operand of the first element of the row */
   struct weft_leaves leaves;
   gboolean in_leaves;
 };
@@ -43,7 +43,7 @@ struct weft_logsumexp weft_logsumexp_join (struct weft_logsumexp a, struct weft_
 /* For core/base/fold.h: joins the top two entries of a stack by weft_logsumexp_join(). */
 void weft_logsumexp_join_top (void *stack, uint32_t below);
 
-/* Log of the sum of exponentials. */
+/* Returns the log-sum-exp: the natural logarithm of a sum of exponentials. */
 double weft_logsumexp_value (struct weft_logsumexp soft);
 
 /* Factor of a row's loss gradient: 1 / number of tokens. With multi-token prediction (Megatron-Core

@@ -12,7 +12,7 @@
 
 enum { LOGITS, TARGETS, LSE, COUNT, LOSS };
 enum { MOST = 1 };            /* operand number of the result of xent_max */
-enum { PART_MOST = 2, PART }; /* operands of xent_part */
+enum { PART_MOST = 2, PART }; /* operand numbers of xent_part */
 enum { STATS, END_LSE, END_COUNT, END_LOSS, END_TARGETS };
 /* number of the dimension that is 1 if exponentials are relative to the largest logit of each
  * part */
@@ -22,10 +22,10 @@ enum { OWN = 4 };
  * other. */
 enum { ALL_MOST, ALL_TARGET, ALL_SUM, N_STATS };
 
-/* Last operand of xent_bwd. */
+/* operand number of the gradient in xent_bwd */
 enum { GRADIENT = 3 };
 
-/* Operands of xent_grad, which computes forward and backward. */
+/* Operand numbers of xent_grad, which computes forward and backward. */
 enum { BOTH_COUNT = 2, BOTH_GRADIENT, BOTH_LOSS };
 
 static uint64_t
@@ -81,7 +81,7 @@ weft_extent_xent_end (const struct weft_kernel *k, uint32_t operand)
                                                         : 1;
 }
 
-/* Logit of a row's target if this rank has its column, else 0. */
+/* Logit of a row's target. Returns 0 if the target is in the columns of another rank. */
 static float
 target_logit (const struct weft_kernel *k, uint64_t row)
 {
@@ -108,7 +108,7 @@ cross_entropy (const struct weft_kernel *k, uint64_t row, double total)
   return has_target (k, TARGETS, row) ? (float) (total - (double) target_logit (k, row)) : 0;
 }
 
-/* Cross entropy of a row. */
+/* Cross entropy loss of one row of logits. */
 static float
 row_loss (const struct weft_kernel *k, uint64_t row)
 {
@@ -289,7 +289,7 @@ row_gradient (const struct weft_kernel *k, uint64_t row, float lse, float share)
   }
 }
 
-/* Factor of the gradient of a row's loss. */
+/* The factor by which the gradient of each row's loss is multiplied. */
 static float
 share_of (const struct weft_kernel *k, const struct weft_operand *gradient)
 {

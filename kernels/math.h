@@ -56,7 +56,8 @@ weft_exp_parts (float x, uint32_t *n)
 static inline float
 weft_expf (float x)
 {
-  float bounded = x > 89.0f ? 89.0f : x; /* exp(89) overflows, exp(-104) is 0 */
+  /* limits of the argument: exp(89) overflows, exp(-104) rounds to 0 */
+  float bounded = x > 89.0f ? 89.0f : x;
   bounded = x < -104.0f ? 0.0f : bounded;
   uint32_t n;
   float p = weft_exp_parts (bounded, &n);

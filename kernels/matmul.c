@@ -6,7 +6,7 @@
 #include "kernels/reference.h"
 #include "kernels/sums.h"
 
-/* Operands, in the order of core/ops.def. */
+/* Operand numbers, in the order of core/ops.def. */
 enum { X, W, B, Y };
 enum { DGRAD_DY, DGRAD_W, DGRAD_DX };
 enum { WGRAD_DY, WGRAD_X, WGRAD_DW, WGRAD_DB };
@@ -39,8 +39,7 @@ result_in (const struct weft_operand *o, uint64_t columns)
   };
 }
 
-/* Divides `terms`, the terms of the sums over k or n of a matmul, into leaves
- * (kernels/leaves.h). */
+/* Divides the terms of a matmul's sums over k or n into leaves (partial sums, kernels/leaves.h). */
 static struct weft_leaves
 dealt (const struct weft_kernel *k, uint64_t terms)
 {
@@ -210,7 +209,7 @@ weft_extent_matmul_wgrad (const struct weft_kernel *k, uint32_t operand)
 enum { GELU_X, GELU_W, GELU_B, GELU_PRE, GELU_Y };
 enum { SLOPE_DY, SLOPE_W, SLOPE_PRE, SLOPE_DX };
 
-/* A range of rows of an operand with `columns` columns. */
+/* A range of rows of an operand; each row has `columns` elements. */
 static struct weft_operand
 rows_of (const struct weft_operand *o, uint64_t columns, struct weft_range rows)
 {
@@ -337,7 +336,7 @@ weft_cpu_matmul_dgrad_fp8 (const struct weft_kernel *k, uint32_t part, uint32_t 
   multiply_fp8 (k, &g, dim[N], part, parts);
 }
 
-/* Scale of element (row, column): one for the tensor, or one per block of a row. */
+/* fp8 scale of element (row, column): one scale for the tensor, or one per block of a row. */
 static double
 ref_scale (const struct weft_operand *scale, uint64_t row, uint64_t column, uint64_t columns)
 {

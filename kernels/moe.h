@@ -9,7 +9,7 @@
 #include "kernels/kernel.h"
 #include "kernels/moe_scales.h"
 
-/* Sum of counts [first, first + n). */
+/* Number of token rows: the sum of row counts [first, first + n). */
 static inline uint64_t
 weft_moe_count (const int64_t *counts, uint64_t first, uint64_t n)
 {
@@ -20,7 +20,8 @@ weft_moe_count (const int64_t *counts, uint64_t first, uint64_t n)
   return sum;
 }
 
-/* Rows of one expert that a product multiplies. */
+/* The token rows of one expert that a product multiplies: index of the first row, number of
+ * rows. */
 struct weft_moe_rows {
   uint64_t first, n;
 };

@@ -25,7 +25,7 @@ weft_extent_moe_act_bwd (const struct weft_kernel *k, uint32_t operand)
   return weft_extent_moe_act (k, operand);
 }
 
-/* Number of rows that hold a token or padding. */
+/* Number of rows that contain a token or padding. */
 static uint64_t
 rows_in_use (const struct weft_kernel *k)
 {
@@ -34,8 +34,8 @@ rows_in_use (const struct weft_kernel *k)
   return k->shape.dim[STRIDE] ? k->shape.dim[ROWS] : weft_moe_count (counts->data, 0, counts->n);
 }
 
-/* n elements of an operand from `first` on; `size`: bytes of an element (doubles in a
- * reference). */
+/* n elements of an operand, from `first` on. `size`: bytes of an element, because elements are
+ * doubles in a reference. */
 static struct weft_operand
 stretch (const struct weft_operand *o, uint64_t first, uint64_t n, uint64_t size)
 {
@@ -49,7 +49,7 @@ floats (float *data, uint64_t n)
   return (struct weft_operand){ .data = data, .n = n, .dtype = WEFT_FP32 };
 }
 
-/* Call of an activation kernel for one row, without its router weight. */
+/* Arguments of an activation kernel for one row, without the router weight of the row. */
 static struct weft_kernel
 row_kernel (const struct weft_kernel *k, enum weft_op_kind kind)
 {

@@ -17,8 +17,8 @@ rows_of (const struct weft_kernel *k, uint64_t g)
   return weft_moe_rows_of (&k->operand[COUNTS], g, dim[GROUPS], dim[STRIDE], dim[ROWS]);
 }
 
-/* An operand without its first i elements. doubles TRUE: elements are doubles (reference); FALSE:
- * elements have the stored type. */
+/* An operand without its first i elements. doubles TRUE: elements are doubles, as in a reference;
+ * FALSE: elements have the stored type. */
 static struct weft_operand
 from (const struct weft_operand *o, uint64_t i, gboolean doubles)
 {
@@ -38,7 +38,7 @@ weft_extent_moe_amax (const struct weft_kernel *k, uint32_t operand)
   return operand == AMAX ? k->shape.dim[GROUPS] : 0;
 }
 
-/* The arguments of amax for the rows of one group. */
+/* Arguments of the op amax for the token rows of one group. */
 static struct weft_kernel
 measured (const struct weft_kernel *k, uint64_t g, const struct weft_operand *amax,
           gboolean doubles)
@@ -126,7 +126,7 @@ blocks_of (const struct weft_kernel *k, struct weft_moe_rows rows, gboolean down
                            { across, 1 },       block,          k->shape.dim[SQUARE] ? block : 1 };
 }
 
-/* Index of the first scale of a group. */
+/* Index of the first fp8 scale of a group of token rows. */
 static uint64_t
 scales_before (const struct weft_kernel *k, uint64_t g, struct weft_moe_rows rows, gboolean down)
 {

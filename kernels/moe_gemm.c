@@ -8,7 +8,7 @@
 #include "kernels/sums.h"
 
 enum { M, N, K, EXPERTS, STRIDE, LEAVES, TAIL, BLOCK };
-enum { SOURCES = LEAVES, PARTS }; /* dimensions of a weight gradient */
+enum { SOURCES = LEAVES, PARTS }; /* numbers of the dimensions that only weight gradients have */
 
 /* Operands under their names in forward. dgrad: x is dy, y is dx. wgrad: x is dy, w is x, y is dw.
  * Scales belong to fp8 factors; NULL otherwise. */
@@ -239,7 +239,7 @@ weft_ref_moe_matmul_dgrad (const struct weft_kernel *k)
 
 /* ------------------------------------------------------------ dw += dy^T x, by expert */
 
-/* Size of a stack of partial sums, in floats. */
+/* Size in floats of a stack of partial sums. */
 #define ROOM 65536
 
 /* Weight gradient of one expert: a sum over all its rows. In canonical order dw holds one gradient
@@ -247,15 +247,17 @@ weft_ref_moe_matmul_dgrad (const struct weft_kernel *k)
  * tokens form whole sequences. */
 struct gradient {
   const struct weft_kernel *k;
-  const int64_t *count;   /* row counts of the summed sources: one or several per leaf */
+  /* row counts of the source ranks whose rows are summed: one or several per leaf */
+  const int64_t *count;
   uint32_t leaves, parts; /* leaves: number of leaves; parts: row counts per leaf */
   uint64_t each;          /* number of row counts per source rank */
-  uint64_t first;         /* first row of the sum */
+  uint64_t first;         /* index of the first token row of the sum */
   uint64_t first_count;   /* index of count[0] among the row counts of all experts */
-  uint64_t at;            /* index in dw of the gradient's first element */
+  uint64_t at;            /* index in dw of the first element of this gradient */
 };
 
-/* First row of leaf l; with padding every source has the same number of rows. */
+/* Index of the first token row of leaf l. With padding, every source rank has the same number of
+ * rows. */
 static uint64_t
 row_of (const struct gradient *g, uint32_t l)
 {
@@ -267,8 +269,8 @@ row_of (const struct gradient *g, uint32_t l)
          weft_moe_count (g->count, n / g->each * g->each, n % g->each);
 }
 
-/* Sets the scales of both factors for the rows of a leaf. All rows of a leaf are in one group of
- * sources, which has its own scales. */
+/* Sets the fp8 scales of both factors for the rows of a leaf. All rows of a leaf belong to one
+ * group of source ranks, which has scales of its own. */
 static void
 set_leaf_scales (const struct gradient *g, uint32_t l, struct weft_range rows,
                  struct weft_range columns, struct weft_gemm *product)
@@ -423,7 +425,7 @@ weft_cpu_moe_matmul_wgrad (const struct weft_kernel *k, uint32_t part, uint32_t 
     (k->canonical ? sum_slices : sum_all) (k, e, rows);
 }
 
-/* Gradient of one expert in one slice of dw. */
+/* Describes the weight gradient of one expert in one slice of dw. */
 static void
 ref_gradient (const struct weft_kernel *k, struct weft_moe_rows rows, double *dw)
 {
@@ -482,7 +484,7 @@ value_at (const struct weft_kernel *k, const struct weft_operand *o, const struc
                                                  : line * across + at[1] / block];
 }
 
-/* Rows [first, last) of a factor as doubles. */
+/* Reads rows [first, last) of a factor as doubles. */
 static void
 expand (const struct weft_kernel *k, const struct weft_operand *o, const struct scaled *s,
         uint64_t last, double *to)

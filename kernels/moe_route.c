@@ -27,7 +27,7 @@ enum { LOGITS, BIAS, SCORES, CHOICE, PROB };
 enum { BWD_SCORES, BWD_CHOICE, DPROB, DLOGITS };
 enum { TOKENS, EXPERTS, TOPK };
 
-#define NOBODY 1e-20 /* added to a sum of logistic values, which may all be 0 */
+#define NOBODY 1e-20 /* is added to a sum of logistic values, because all of them may be 0 */
 
 uint64_t
 weft_extent_moe_route (const struct weft_kernel *k, uint32_t operand)
@@ -52,7 +52,8 @@ weft_extent_moe_route_bwd (const struct weft_kernel *k, uint32_t operand)
 /* Inputs for selecting the experts of one token: a value for each expert, the bias of each expert,
  * and the groups of experts. */
 struct candidates {
-  const double *value; /* fp64 values; NULL: use `number` */
+  /* values of the experts in fp64 (reference); NULL: the values are in `number` */
+  const double *value;
   const float *number; /* fp32 values */
   struct weft_operand bias;
   uint64_t n, group, n_group, best_groups, topk; /* n: experts; group: experts per group; n_group:
@@ -367,7 +368,8 @@ weft_ref_moe_route (const struct weft_kernel *k)
     ref_token (k, t);
 }
 
-/* d weight i / d logit j, from the scores. */
+/* Gradient: derivative of router weight i with respect to router logit j, computed from the
+ * scores. */
 static double
 ref_slope (const struct weft_kernel *k, const double *s, const int32_t *choice, uint64_t i,
            uint64_t j)

@@ -21,14 +21,14 @@ weft_moe_line (uint64_t first, uint64_t g, uint64_t block)
   return first / block + g;
 }
 
-/* Upper bound of the number of lines of all blocks of n groups. */
+/* Upper bound of the number of scale lines of n groups. */
 WEFT_INLINE uint64_t
 weft_moe_lines (uint64_t rows, uint64_t n, uint64_t block)
 {
   return rows / block + n;
 }
 
-/* Number of groups, computed from the number of scales of blocks down the columns. */
+/* Number of groups, computed from the number of scales of blocks that lie down the columns. */
 WEFT_INLINE uint64_t
 weft_moe_groups_of (uint64_t scales, uint64_t rows, uint64_t columns, uint64_t block)
 {

@@ -4,8 +4,8 @@
 #include "kernels/sums.h"
 #include <math.h>
 
-/* Floats of scratch for the gradients of weight and bias: enough for 4,096 columns of 16
- * sequences. */
+/* Size in floats of the scratch for the gradients of weight and bias: enough for 4,096 columns of
+ * 16 sequences. */
 #define ROOM 65536
 
 enum { X, WEIGHT, BIAS, Y };
@@ -184,8 +184,8 @@ weft_cpu_norm_dgrad (const struct weft_kernel *k, uint32_t part, uint32_t parts)
   }
 }
 
-/* The arguments of norm_wgrad, with its operands at the operand numbers of norm_bwd. dx is
- * absent. */
+/* The arguments of norm_wgrad, with the operands at the operand numbers that they have in norm_bwd,
+ * but without dx. */
 static struct weft_kernel
 weights_alone (const struct weft_kernel *k)
 {

@@ -10,7 +10,8 @@
 #pragma once
 #include <stdint.h>
 
-/* Elements [first, first + n) of the stream of a key, times the deviation; `first` is even. */
+/* Elements [first, first + n) of the random sequence of a key, times the standard deviation;
+ * `first` is even. */
 struct weft_normals {
   uint64_t key, first, n;
   double deviation;

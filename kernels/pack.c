@@ -14,7 +14,7 @@ piece_of (const struct weft_kernel *k)
   return k->shape.dim[2] ? weft_least (k->shape.dim[2], k->shape.dim[0]) : k->shape.dim[0];
 }
 
-/* Number of elements of all slices. */
+/* Number of elements of all slices of a packed buffer. */
 static uint64_t
 slices (const struct weft_kernel *k)
 {
@@ -54,7 +54,8 @@ clear (const struct weft_operand *to, uint64_t at, uint64_t n)
   memset ((uint8_t *) to->data + at * size, 0, n * size);
 }
 
-/* Copies elements [first, first + n) of the padded tensor, all of one piece. */
+/* Copies elements [first, first + n) of the padded tensor; all of them belong to one rank's
+ * piece. */
 static void
 move (const struct weft_kernel *k, uint64_t first, uint64_t n)
 {

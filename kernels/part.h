@@ -1,4 +1,4 @@
-/* part.h - the share of the outputs that one part of a kernel computes. */
+/* part.h - divides the outputs of a kernel among the threads that compute it. */
 #pragma once
 #include <stdint.h>
 

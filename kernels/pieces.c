@@ -147,8 +147,8 @@ weft_ref_take_part (const struct weft_kernel *k)
 
 enum { A = 1, B };
 
-/* Columns of an operand of concat, or of concat_bwd, whose first operand is the gradient of the
- * whole. */
+/* Number of columns of an operand of concat or of concat_bwd. In concat_bwd, the first operand is
+ * the gradient of the concatenated tensor. */
 static uint64_t
 columns_of (const struct weft_kernel *k, uint32_t operand)
 {
@@ -274,8 +274,8 @@ weft_extent_put_heads (const struct weft_kernel *k, uint32_t operand)
   return weft_extent_take_heads (k, operand == X ? Y : X);
 }
 
-/* A run of n contiguous elements of a token: their rank, their column in that rank's part, and
- * their column in the joined row (`at`). */
+/* n elements of a token that are contiguous both in a rank's part and in the joined row: the rank,
+ * the first column in the rank's part, and the first column in the joined row (`at`). */
 struct run {
   uint64_t rank, column, at, n;
 };

@@ -1,10 +1,10 @@
-/* reference.h - sums and scales for the fp64 references. */
+/* reference.h - sums and fp8 scales in double, for the fp64 references. */
 #pragma once
 #include <float.h>
 #include <math.h>
 #include <stdint.h>
 
-/* weft_fp8_scale_to() of kernels/fp8.h in double. */
+/* The function weft_fp8_scale_to() of kernels/fp8.h, computed in double. */
 static inline double
 weft_double_fp8_scale (double largest, double most)
 {

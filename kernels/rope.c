@@ -24,7 +24,7 @@ token_elements (const struct weft_kernel *k)
   return (token_heads (k) + weft_kernel_groups (k)) * k->shape.dim[1];
 }
 
-/* Number of rotated pairs of a head. */
+/* Number of pairs of a head that rotary embedding rotates. */
 static uint64_t
 pairs (const struct weft_kernel *k)
 {

@@ -148,9 +148,9 @@ sum_gradients (weft_lanes *to, const struct stretch *s, uint64_t n)
   to[1] = gx;
 }
 
-/* Input gradient of a norm: takes dy * weight, and subtracts its mean (of_g) and its component
- * along the normalised row (of_gx), because neither a constant offset nor a scale of the row
- * changes the output. */
+/* Input gradient of a norm: from dy * weight, subtracts of_g (the mean of dy * weight; 0 for
+ * rmsnorm) and the component along the normalised row (of_gx), because the output does not depend
+ * on the scale of the row and, for layernorm, on its mean. */
 WEFT_WIDE static void
 project (float *dx, const struct stretch *s, float of_g, float of_gx, uint64_t n)
 {

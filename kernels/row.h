@@ -10,12 +10,12 @@
 #include "kernels/part.h"
 
 struct weft_row_norm {
-  uint64_t n; /* elements of a row */
+  uint64_t n; /* number of elements in a row */
   float epsilon;
   gboolean centred; /* TRUE: layernorm; FALSE: rmsnorm */
 };
 
-/* Elements of an operand from `first` on. */
+/* A row: the elements of an operand from `first` on. */
 struct weft_row {
   const struct weft_operand *operand;
   uint64_t first;
@@ -26,12 +26,13 @@ struct weft_moments {
 };
 struct weft_moments weft_row_moments (const struct weft_row_norm *norm, struct weft_row x);
 
-/* y may alias x; bias may be NULL. */
+/* Normalises the row x and stores it in y. y and x may be one row; bias may be NULL. */
 void weft_row_forward (const struct weft_row_norm *norm, struct weft_row x,
                        const struct weft_operand *weight, const struct weft_operand *bias,
                        struct weft_row y);
 
-/* dx = dresidual + input gradient. dresidual may be without data; dx may alias dy or dresidual. */
+/* dx = dresidual + input gradient of the norm. dresidual may be absent: then dx is the input
+ * gradient alone. dx may be the array of dy or of dresidual. */
 struct weft_row_gradient {
   struct weft_row dy, x, dresidual, dx;
   const struct weft_operand *weight;

@@ -1,5 +1,6 @@
-/* Adds one row to every row (bias), or each position's row to its tokens (position embedding),
- * after the all-reduce of a tensor-parallel product or lookup.  bias_add also adds the residual. */
+/* Adds one row to every row (bias), or to each token the row of its position (position embedding).
+ * With tensor parallelism, the op follows the all-reduce of the product or lookup. bias_add also
+ * adds the residual. */
 #include "kernels/float.h"
 #include "kernels/kernel.h"
 #include "kernels/part.h"

@@ -37,7 +37,7 @@ dot (const struct weft_operand *a, uint64_t from, const struct weft_operand *b, 
   return sum;
 }
 
-/* One query of one head of one sequence. */
+/* A query: batch element, head, and number of the query in its sequence. */
 struct row {
   uint64_t batch, head, query;
 };
@@ -56,8 +56,8 @@ rows_of (const struct weft_kernel *k, uint32_t part, uint32_t parts)
   return weft_part (dim[WEFT_BATCH] * dim[WEFT_HEADS] * dim[WEFT_SEQUENCE], 64, part, parts);
 }
 
-/* Fills a row of the result with the dot products of one head of x (at element `from`) and the head
- * at `slot` of each key; masked elements become 0. */
+/* Fills a row of the result with dot products: of one head of x (at element `from`) with the head
+ * `slot` of each key. Masked elements become 0. */
 static void
 products (const struct weft_kernel *k, const struct row *r, const struct weft_operand *x,
           uint64_t from, uint64_t slot)
@@ -187,7 +187,7 @@ weft_cpu_softmax_bwd (const struct weft_kernel *k, uint32_t part, uint32_t parts
   }
 }
 
-/* A weighted sum of rows of an operand, for n columns. */
+/* A weighted sum of the rows of an operand, for n of its columns. */
 struct mixture {
   const struct weft_operand *of;
   float sum[WEFT_STRETCH];
@@ -242,7 +242,7 @@ weft_cpu_context (const struct weft_kernel *k, uint32_t part, uint32_t parts)
 
 enum { DS, P, DO, QKV, DQKV };
 
-/* dq of a query: its row of ds times the keys. */
+/* Gradient of a query: the product of its row of ds with the keys. */
 static void
 query_gradient (const struct weft_kernel *k, const struct row *r, struct mixture *m, uint64_t c)
 {

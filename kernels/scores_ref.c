@@ -10,7 +10,7 @@ struct place {
   uint64_t batch, head, query, key;
 };
 
-/* Calls `pair` for every query and each key it sees. */
+/* Calls `pair` for every query and each key that the query sees. */
 static void
 each_pair (const struct weft_kernel *k, void (*pair) (const struct place *at))
 {

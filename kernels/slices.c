@@ -1,4 +1,5 @@
-/* Sums the slices that a rank has received from the members of a group. */
+/* Reduction after an exchange: adds the slices that a rank has received from the members of a
+ * group. */
 #include "core/base/fold.h"
 #include "kernels/float.h"
 #include "kernels/kernel.h"

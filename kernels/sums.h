@@ -16,10 +16,10 @@
 struct weft_sums {
   const struct weft_operand *output;
   float *room; /* room for weft_sums_depth() entries of n floats, provided by the caller */
-  uint64_t n;  /* number of columns */
+  uint64_t n;  /* number of columns of the output */
   uint32_t n_leaf;
-  gboolean rounds; /* canonical order: round every node to the output's type */
-  /* Private; zero-initialised by the caller. */
+  gboolean rounds; /* TRUE (canonical order): round every partial sum to the type of the output */
+  /* private to sums.c; the caller sets these fields to 0 */
   uint32_t leaf, top;
   gboolean empty[WEFT_SUMS_MOST_DEPTH]; /* the entry has no terms yet, and its floats are not set */
 };
@@ -34,14 +34,15 @@ struct weft_leaves weft_sums_leaves (const struct weft_kernel *k, uint64_t token
 struct weft_leaves weft_sums_leaves_of (const struct weft_kernel *k, uint64_t tokens,
                                         uint64_t passes);
 
-/* The tokens of the leaf that is added i-th. */
+/* The range of tokens of the leaf (partial sum) that is added i-th. */
 static inline struct weft_range
 weft_sums_tokens (const struct weft_leaves *leaves, uint32_t i)
 {
   return weft_leaves_segment (leaves, i, 0);
 }
 
-/* The number of leaves of a sequence on this rank; 1 outside canonical order. */
+/* Number of leaves (partial sums) into which the tokens of a sequence on this rank are divided; 1
+ * if the order is not canonical. */
 uint32_t weft_sums_chunks (const struct weft_kernel *k);
 
 /* Number of stack entries that adding n_leaf leaves as a tree needs. */
@@ -53,7 +54,7 @@ float *weft_sums_leaf (struct weft_sums *s);
  * returned. */
 void weft_sums_close (struct weft_sums *s);
 
-/* Skips the next leaf, which has no rows; it counts as 0. */
+/* Skips the next leaf (partial sum), which has no rows; the leaf counts as 0. */
 void weft_sums_skip (struct weft_sums *s);
 
 /* Stores the total sum in the output, from element `first` on; adds it to the old contents if the

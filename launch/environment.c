@@ -20,7 +20,7 @@ static const struct launcher {
 struct reading {
   weft_launch_getenv get;
   const struct launcher *l;
-  const char *word; /* name of the launcher */
+  const char *word; /* name of the launcher whose variables are read */
 };
 
 /* The value of the first variable in `names` that is set and not empty, or NULL. *found receives

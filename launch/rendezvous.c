@@ -18,7 +18,7 @@
 struct weft_rendezvous {
   struct weft_rendezvous_place place;
   char *host, *token, *secret, *secret_file;
-  weft_store *store; /* NULL except in process 0 */
+  weft_store *store; /* the store (server); NULL except in process 0 */
 
   GSocketConnection *connection;
 
@@ -30,7 +30,7 @@ struct weft_rendezvous {
   /* key of the exchange or value that this process waits for; NULL: the process does not wait */
   const char *waiting_key;
   char *stopped;           /* why the job has failed, or NULL */
-  gboolean failed;         /* this process called weft_rendezvous_abort() */
+  gboolean failed;         /* this process has ended the job by weft_rendezvous_abort() */
 };
 
 const struct weft_rendezvous_place *
@@ -195,7 +195,7 @@ fail_missing (weft_rendezvous *r, const char *key, double seconds, GError **erro
                                                          : "unknown, rank 0 does not answer");
 }
 
-/* Checks that a frame can contain the value. */
+/* Checks that a value is small enough for a frame. */
 static gboolean
 check_value (const struct weft_frame *f, GBytes *value, GError **error)
 {
@@ -317,7 +317,7 @@ weft_rendezvous_poll (weft_rendezvous *r, gboolean *status_wanted, GError **erro
 
   *status_wanted = FALSE;
   if (pthread_mutex_trylock (&r->lock))
-    return TRUE; /* another thread polls or waits */
+    return TRUE; /* another thread of this process polls or waits */
   for (gboolean found = TRUE; found && !r->stopped;)
     if ((found = next_frame (r, &f)))
       handle_notice (r, &f);

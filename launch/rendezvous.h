@@ -23,7 +23,7 @@ struct weft_rendezvous_place {
   uint32_t n, process; /* number of processes; number of this process */
   uint32_t local;      /* number of this process among the processes of its machine */
   uint32_t ranks_each;  /* ranks per process, for messages */
-  double seconds; /* default time limit for waits */
+  double seconds; /* default time limit in seconds for waits */
 };
 
 /* Connects this process and returns when all processes are connected. If some are missing after

@@ -6,9 +6,9 @@
 
 #define KEY 32u
 #define TAG 16u
-#define HEAD 4u /* bytes of the length of a record */
+#define HEAD 4u /* number of bytes of the length at the begin of a record */
 
-/* Keys and number of records of one direction. */
+/* State of one direction of a connection: its keys, and the number of records so far. */
 struct direction {
   uint8_t key[KEY];
   GHmac *mac; /* has the key for authentication tags, but no data; each record uses a copy */

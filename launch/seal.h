@@ -26,7 +26,7 @@ typedef struct weft_seal weft_seal;
 /* Fills `bytes` with n random bytes from the kernel. */
 void weft_seal_random (uint8_t *bytes, gsize n);
 
-/* Computes the proof that `side` sends. */
+/* Computes the proof that `side` knows the secret. */
 void weft_seal_prove (const char *secret, const GByteArray *transcript, enum weft_seal_side side,
                       uint8_t proof[WEFT_SEAL_NONCE]);
 

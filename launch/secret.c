@@ -106,7 +106,7 @@ read_line (int file, const char *path, GError **error)
   return weft_secret_check (text, path, error) ? g_strdup (text) : NULL;
 }
 
-/* Opens without waiting for the writer of a FIFO. */
+/* Opens a file for reading. O_NONBLOCK: does not wait for a writer if the file is a FIFO. */
 static int
 open_file (const char *path)
 {

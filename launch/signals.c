@@ -43,7 +43,8 @@ weft_signals_watch (struct weft_signals *s)
         (sigaction (stops[i].number, NULL, &now) == 0 && now.sa_handler != SIG_IGN))
       sigaddset (&s->watched, stops[i].number);
   pthread_sigmask (SIG_BLOCK, &s->watched, &s->before);
-  sigaction (SIGXFSZ, &by_default, &s->limit); /* the kernel discards ignored signals */
+  /* SIGXFSZ must not be ignored, because the kernel discards ignored signals */
+  sigaction (SIGXFSZ, &by_default, &s->limit);
 }
 
 int

@@ -21,7 +21,7 @@ void weft_signals_block (sigset_t *before);
 /* Sets the signal mask of this thread to *before. */
 void weft_signals_restore (const sigset_t *before);
 
-/* Signals for which one thread polls. */
+/* Signals that one thread of the process polls for. */
 struct weft_signals {
   sigset_t watched, before; /* before: the mask of the thread before weft_signals_watch() */
   struct sigaction limit;   /* the action for SIGXFSZ before weft_signals_watch() */

@@ -14,7 +14,7 @@ struct weft_store_options {
   /* clients must prove that they have this secret; NULL: the job has no secret, and `host` must be
    * a loopback address */
   const char *secret;
-  const char *host;        /* the address of the rendezvous */
+  const char *host;        /* name or address of the machine where the store listens */
   uint32_t n, ranks_each;  /* number of processes; number of ranks per process */
   double seconds;          /* time limit in seconds for all processes to connect */
   double stranger_seconds; /* time limit for the admission of a new connection; 0: the default */
@@ -36,7 +36,7 @@ struct weft_store_options {
 weft_store *weft_store_open (uint16_t port, const struct weft_store_options *options,
                              GError **error);
 
-/* The port that the store listens on. */
+/* The TCP port that the store listens on. */
 uint16_t weft_store_port (const weft_store *store);
 
 /* Whether the store listens on every address of this machine. */

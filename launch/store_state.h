@@ -54,7 +54,7 @@ struct weft_store_exchange {
   GBytes **value; /* by process */
   uint8_t *joined;
   uint32_t n_joined, n;
-  gsize bytes;  /* bytes of the values of all processes */
+  gsize bytes;  /* number of bytes of the values of all processes */
   gsize memory; /* bytes of this exchange that are counted in weft_store.memory */
 };
 
@@ -71,7 +71,7 @@ struct weft_store {
   gsize memory; /* bytes of values, incomplete exchanges and incomplete frames */
   GHashTable *values, *exchanges;
   gint64 opened;
-  char *stopped; /* why the job has failed */
+  char *stopped; /* why the job has failed; NULL: it has not failed */
 };
 
 /* Makes a store, which at first has no connections, no listening sockets and no thread. */

@@ -172,7 +172,7 @@ evict_stranger (weft_store *s)
     weft_store_drop (s, oldest);
 }
 
-/* The address that a connection comes from. */
+/* The address of the other end of a connection. */
 static GInetAddress *
 address_of (GSocket *socket)
 {

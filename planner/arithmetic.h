@@ -3,8 +3,8 @@
 #pragma once
 #include <glib.h>
 
-/* Finds the value of a name. NaN is a value, too: that of a blank cell. Returns FALSE if the name
- * is unknown. */
+/* A function that finds the value of a name. A blank cell has the value NaN. Returns FALSE if the
+ * name is unknown. */
 typedef gboolean weft_arithmetic_names (const char *name, double *value, const void *user);
 
 /* Calculates an expression of numbers, names, + - * / % ( ) and ceil(), with the usual precedence.

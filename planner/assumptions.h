@@ -72,7 +72,8 @@ enum weft_measured_graph { WEFT_MEASURED_GRAPH_LIST (WEFT_WORD_ID) WEFT_N_MEASUR
 typedef struct weft_row_job {
   struct weft_job job; /* the job; valid if weft_row_job_new() set no error */
   char *cell[WEFT_N_COLUMN]; /* texts of all cells of the row; rules have replaced blank cells */
-  GPtrArray *applied; /* the keys that were applied, struct weft_applied *, in order */
+  /* keys of rules that were applied to the row, struct weft_applied *, in order */
+  GPtrArray *applied;
   /* values of enum weft_measured_memory, _flops, _totals and _graph */
   int memory, flops, totals, graph;
   int gigabyte;              /* unit of the measured memory, value of enum weft_gigabyte */

@@ -254,8 +254,8 @@ struct outside {
   double low, high, by;
 };
 
-/* The published runs whose band is of this nearness, if the band is made without the runs of their
- * own source. `without`: a source whose runs are in no band. */
+/* The published runs whose bands have this nearness. The band of each run is made without the runs
+ * of its own source. `without`: a source whose runs are left out of every band. */
 static GArray *
 rows_outside (struct view *v, enum weft_nearness nearness, uint32_t without)
 {

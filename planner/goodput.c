@@ -55,7 +55,8 @@ weft_failures_of (const struct weft_job *job, const union weft_site_fields *site
 
 /* ------------------------------------------------------------------------ closed forms */
 
-/* Erlang's loss formula, by its recursion over the number of servers. */
+/* Erlang's loss formula: the probability that all servers are busy, computed by recursion over the
+ * number of servers. */
 static double
 erlang_b (uint32_t servers, double load)
 {

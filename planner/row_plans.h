@@ -8,7 +8,7 @@
 typedef struct weft_row_plans {
   weft_row_job *job; /* owned */
   struct weft_shortened shortened;
-  weft_plan *plan[2]; /* the plans of shortened.job[] */
+  weft_plan *plan[2]; /* plan of each short step, for the jobs in shortened.job[] */
 } weft_row_plans;
 
 /* Makes the plans of a row's job, and takes ownership of `job`. Buffers have offsets only if the

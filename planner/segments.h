@@ -28,16 +28,18 @@ struct weft_segment {
   double way[WEFT_N_SEGMENT_PASS];   /* seconds from the first kernel to the first kernel of the
                                       * next segment */
   double first[WEFT_N_SEGMENT_PASS]; /* seconds of the first kernel; 0 if it is a matrix product */
-  double last[WEFT_N_SEGMENT_PASS];  /* seconds from the begin of the last kernel (from its end if
-                                        it is a matrix product) to the end of `way` */
+  /* seconds from the begin of the last kernel (from its end if it is a matrix product) to the end
+   * of the interval `way` */
+  double last[WEFT_N_SEGMENT_PASS];
   double own, handed; /* bytes of activations kept for the backward pass of this segment; bytes kept
                          for the backward pass of the next segment */
-  double state[WEFT_N_FAMILY][WEFT_N_STATE]; /* bytes without data-parallel sharding; 0 under
-                                                PyTorch */
+  /* bytes of state before data-parallel sharding; 0 under PyTorch */
+  double state[WEFT_N_FAMILY][WEFT_N_STATE];
 };
 
 struct weft_segments {
-  uint32_t n; /* number of layers + 2; 0: the segments could not be measured */
+  /* number of segments, which is the number of layers + 2; 0: the segments could not be measured */
+  uint32_t n;
   struct weft_segment *segment;
   weft_plan *plan; /* the plan on which the segments were measured */
 };

@@ -17,8 +17,8 @@
  * counted. Source: Hoffmann et al. 2022 ("Chinchilla", arXiv 2203.15556), table 3. */
 #define WEFT_SIZE_CHINCHILLA 20.0
 
-/* A cluster whose machines fail so often that its goodput (fraction of the time that counts as
- * training) is below this value is no answer. */
+/* A cluster is not proposed if its goodput (the fraction of the time that counts as training) is
+ * below this value, because its machines fail too often. */
 #define WEFT_SIZE_LEAST_GOODPUT 0.01
 
 struct weft_size_options {
@@ -72,7 +72,8 @@ struct weft_size_point {
   struct weft_percentiles seconds; /* percentiles of the seconds of the run */
   double steps, days; /* steps of the run; mean number of days of the run */
   double paid_gpus, gpu_hours, cost, kwh, co2_kg;
-  gboolean front; /* no other point is faster and costs less */
+  /* TRUE: the point is on the Pareto front: no other point is faster and costs less */
+  gboolean front;
 };
 
 struct weft_size_topology {

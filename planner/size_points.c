@@ -119,7 +119,7 @@ struct known {
   const struct weft_size_point *largest; /* the largest of all sizes; NULL: no size was searched */
   const struct weft_size_point *before;  /* the second largest size */
   const struct weft_size_point *hit;     /* the smallest size that meets the deadline */
-  const struct weft_size_point *miss;    /* the largest size below `hit` */
+  const struct weft_size_point *miss;    /* the largest size that is smaller than `hit` */
   uint32_t n;
 };
 

@@ -7,7 +7,8 @@
  * node, or whole nodes. */
 uint32_t weft_size_round (const struct weft_cluster *cluster, uint32_t gpus);
 
-/* The next size of a search: twice as many GPUs, but exactly one node before more than one node. */
+/* The next size of a search: twice as many GPUs. If this step leads from less than one node to more
+ * than one node, the next size is one whole node. */
 uint32_t weft_size_double (const struct weft_cluster *cluster, uint32_t gpus);
 
 /* The largest number of GPUs that the fabric allows, but at most `most`. */

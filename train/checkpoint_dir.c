@@ -60,7 +60,7 @@ weft_checkpoint_steps (const char *dir)
   return steps;
 }
 
-/* Longest file `latest` that is read, in bytes. */
+/* Maximum number of bytes that are read from the file `latest`. */
 #define MOST_LATEST 100
 
 gboolean

@@ -4,10 +4,10 @@
 #include "train/checkpoint_dir.h"
 #include "train/crc32c.h"
 
-/* Elements per copy: 4 MiB as floats. */
+/* Number of elements that are copied at a time: 4 MiB as floats. */
 #define BLOCK 1048576u
 
-/* An open checkpoint. */
+/* An open checkpoint: its manifest and its shard files. */
 typedef struct stored {
   char *path;
   weft_manifest *m;

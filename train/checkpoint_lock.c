@@ -10,7 +10,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define MOST_HOLDER 200 /* bytes of the text in the file */
+#define MOST_HOLDER 200 /* maximum number of bytes of the text in the lock file */
 
 struct weft_checkpoint_lock {
   char *dir, *path; /* path: name of the lock file */

@@ -16,7 +16,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* Elements per copy: 4 MiB as floats. */
+/* Number of elements that are copied at a time: 4 MiB as floats. */
 #define BLOCK 1048576u
 
 struct save {

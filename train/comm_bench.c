@@ -248,7 +248,7 @@ weft_comm_bench_of_plan (const weft_plan *plan, GError **error)
     const weft_program *p = plan->role[role];
     for (uint32_t op = 0; op < p->n_op; op++) {
       struct comm_op l;
-      memset (&l, 0, sizeof l); /* memcmp compares the padding too */
+      memset (&l, 0, sizeof l); /* sets the padding to 0, because memcmp() compares it */
       l.kind = p->op[op].kind;
       l.group = p->op[op].group;
       l.peer = p->op[op].peer;

@@ -1,7 +1,7 @@
 #include "train/crc32c.h"
 #include <string.h>
 
-/* Castagnoli polynomial, bit-reversed. */
+/* Polynomial of CRC-32C (Castagnoli), bit-reversed. */
 #define POLYNOMIAL 0x82f63b78u
 
 #ifdef __x86_64__

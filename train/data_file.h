@@ -30,7 +30,7 @@ enum weft_data_change weft_data_file_change (const weft_data_file *file);
 struct weft_data_mark {
   uint64_t bytes;      /* size of the file in bytes; 0: nothing is known about the file */
   uint64_t modified;   /* time of the last write, in nanoseconds since 1970 */
-  uint64_t head, tail; /* CRC-32C of the first and of the last 64 KiB */
+  uint64_t head, tail; /* CRC-32C of the first 64 KiB and of the last 64 KiB of the file */
 };
 
 /* Mark of the file as it was when it was opened. All fields are 0 if the file cannot be read. */

@@ -170,7 +170,7 @@ regroup (uint64_t row, uint64_t width, uint64_t outer, uint64_t inner)
   return (i % inner * outer + i / inner) * width + c;
 }
 
-enum { PARTS = 3 /* query, key, value */ };
+enum { PARTS = 3 /* parts of a head: query, key, value */ };
 
 uint64_t
 weft_hf_their_row (const struct weft_hf_piece *piece, uint64_t row)

@@ -28,7 +28,7 @@ struct weft_hf_order {
 struct weft_hf_piece {
   char *name;                        /* for example "model.layers.3.self_attn.q_proj.weight" */
   uint64_t first_row, rows, columns; /* numbers of rows and columns in the Weft tensor */
-  gboolean transposed;               /* the Hugging Face tensor is (columns, rows) */
+  gboolean transposed;               /* the Hugging Face tensor is stored as (columns, rows) */
   gboolean vector;                   /* the Hugging Face tensor has one dimension */
   float shift;                       /* Weft's value = Hugging Face's value + shift: nemotron and
                                       * gemma store norm weights minus one */

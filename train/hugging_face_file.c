@@ -7,7 +7,7 @@
 #include <math.h>
 #include <string.h>
 
-/* Elements per block: 4 MiB of floats. */
+/* Number of elements of a block: 4 MiB of floats. */
 #define BLOCK (1u << 20)
 
 /* Name prefixes that are missing in files of the bare model: published gpt2 files have
@@ -344,7 +344,7 @@ struct exporter {
   weft_safetensors_writer *writer; /* writer of the file; NULL except in the process of rank 0 */
   enum weft_state_kind kind;
   enum weft_tensor_type type;
-  float shift; /* added to each element of the current block */
+  float shift; /* number that is added to each element of the current block */
 };
 
 static gboolean

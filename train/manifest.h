@@ -32,11 +32,11 @@
 struct weft_manifest_chunk {
   uint32_t tensor;            /* index of the chunk's tensor in weft_manifest.tensors */
   enum weft_state_kind kind;  /* any kind except WEFT_STATE_GRAD */
-  enum weft_tensor_type type; /* F32; BF16 or F16 for weights only */
+  enum weft_tensor_type type; /* type of the elements: F32; for weights also BF16 or F16 */
   uint64_t file;              /* index of the shard file in weft_manifest.files */
-  uint64_t offset;            /* bytes from the start of the file's data section */
+  uint64_t offset;            /* position in the data section of the shard file, in bytes */
   uint64_t row, column, rows, columns;
-  uint32_t crc; /* CRC-32C of the chunk's bytes */
+  uint32_t crc; /* CRC-32C of the bytes of the chunk */
 };
 
 struct weft_manifest_tensor {
@@ -46,15 +46,15 @@ struct weft_manifest_tensor {
 
 struct weft_manifest_file {
   char *name;
-  uint64_t bytes; /* size of the whole file */
+  uint64_t bytes; /* size of the shard file in bytes */
 };
 
 typedef struct weft_manifest {
   struct weft_progress progress;
   gboolean unsealed; /* schema 1: the manifest has no checksum of its own */
   char *model, *job;
-  GArray *files;   /* struct weft_manifest_file */
-  GArray *tensors; /* struct weft_manifest_tensor */
+  GArray *files;   /* array of struct weft_manifest_file */
+  GArray *tensors; /* array of struct weft_manifest_tensor */
   GArray *chunks;  /* struct weft_manifest_chunk, in the order of tensors */
 } weft_manifest;
 

@@ -170,7 +170,7 @@ read_kind_and_type (JsonObject *object, struct weft_manifest_chunk *c, GError **
                          kind == WEFT_STATE_WEIGHT ? ", BF16 or F16" : "");
 }
 
-/* Reads a chunk of the tensor that was read last. */
+/* Reads a chunk, and adds it to the tensor that was read last. */
 static gboolean
 read_chunk (weft_manifest *m, JsonObject *object, GError **error)
 {

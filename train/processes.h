@@ -33,7 +33,7 @@ struct weft_processes_step {
   double seconds;
   /* of the process that computed the loss; only `large` is the sum over all ranks */
   struct weft_metrics metrics;
-  gboolean stop;               /* whether any process was asked to stop */
+  gboolean stop;               /* whether any process was asked to stop the run */
 };
 
 /* Ends the other processes after an error in this process, which is the reason that they report. If

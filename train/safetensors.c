@@ -27,7 +27,7 @@ const uint8_t weft_tensor_type_bytes[] = {
 struct shard {
   GMappedFile *map;
   const uint8_t *data;
-  uint64_t bytes;       /* size of the data section */
+  uint64_t bytes;       /* size of the data section of the file in bytes */
   /* array of struct entry, which it owns, in the order of the entries' data */
   GPtrArray *entries;
   GHashTable *by_name;  /* tensor name -> struct entry, which belongs to `entries` */

@@ -10,7 +10,7 @@
 
 #define WEFT_TENSOR_MOST_DIMS 8
 
-/*  constant         word       bytes of an element */
+/* Columns: constant, name, bytes of an element. */
 #define WEFT_TENSOR_TYPE_LIST(X)                                                                   \
   X (WEFT_TENSOR_BOOL, "BOOL", 1)                                                                  \
   X (WEFT_TENSOR_U8, "U8", 1)                                                                      \
@@ -65,7 +65,7 @@ weft_safetensors *weft_safetensors_open (const char *path, GError **error);
 void weft_safetensors_free (weft_safetensors *file);
 G_DEFINE_AUTOPTR_CLEANUP_FUNC (weft_safetensors, weft_safetensors_free)
 
-/* The number of tensors, and the i-th tensor. */
+/* The number of tensors (weft_safetensors_count), and the i-th tensor. */
 uint32_t weft_safetensors_count (const weft_safetensors *file);
 const struct weft_tensor *weft_safetensors_at (const weft_safetensors *file, uint32_t i);
 

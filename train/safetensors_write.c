@@ -16,8 +16,8 @@ struct weft_safetensors_writer {
   char *path;
   char *temporary;      /* name of the temporary file; NULL before the first write */
   int fd;               /* file descriptor of the temporary file, or -1 */
-  GArray *tensors;      /* struct weft_tensor */
-  GHashTable *names;    /* set of names; the strings are owned by `tensors` */
+  GArray *tensors;      /* array of struct weft_tensor */
+  GHashTable *names;    /* set of the tensors' names; `tensors` owns the strings */
   GPtrArray *metadata;  /* keys and values in turn; owns the strings */
   /* number of bytes of data that were declared; number of bytes written so far */
   uint64_t wanted, put;

@@ -6,7 +6,7 @@
 #include <math.h>
 #include <string.h>
 
-/* Elements per conversion: 256 KiB as floats. */
+/* Number of elements that are converted at a time: 256 KiB as floats. */
 #define MOST_AT_ONCE 65536u
 
 /* ------------------------------------------------------------------------ making */

@@ -23,12 +23,13 @@ enum weft_state_kind { WEFT_STATE_KIND_LIST (WEFT_WORD_ID) WEFT_N_STATE_KIND };
 extern const char *const weft_state_kind_words[];
 
 struct weft_state_tensor {
-  char *name;        /* "layers.3.qkv.weight", "embedding.weight" */
-  const char *param; /* "qkv.weight": the name in the program */
-  uint32_t layer;    /* WEFT_NO_LAYER outside the layers */
+  /* name of the tensor, for example "layers.3.qkv.weight" or "embedding.weight" */
+  char *name;
+  const char *param; /* name of the parameter inside its layer, for example "qkv.weight" */
+  uint32_t layer;    /* number of the layer; WEFT_NO_LAYER for tensors outside the layers */
   uint64_t rows, columns;
   gboolean decay;
-  enum weft_dtype dtype; /* type of the weight that kernels read */
+  enum weft_dtype dtype; /* data type of the weight in memory, as kernels read it */
   gboolean fp8_recipe; /* the tensor is state of the fp8 recipe (largest magnitudes), not a
                      * parameter: 0 after loading a checkpoint without this tensor; ignored in a
                      * checkpoint if this job does not have it */
@@ -87,7 +88,7 @@ gboolean weft_state_quantise (weft_state *state, GError **error);
  * must call this function. It does nothing for other tensors. */
 gboolean weft_state_gather (weft_state *state, uint32_t tensor, GError **error);
 
-/* Frees the gathered masters. */
+/* Frees the masters that weft_state_gather() has gathered. */
 void weft_state_drop_gathered (weft_state *state);
 
 /* The elements that one rank owns, the same for all kinds of state. The runs of all ranks together

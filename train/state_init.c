@@ -133,5 +133,6 @@ weft_state_init (weft_state *state, uint64_t seed)
   for (uint32_t i = 0; i < weft_state_count (state) && weft_state_go_on (state, NULL); i++)
     init_tensor (state, i, seed, layers, block);
   if (!weft_state_peers (state))
-    weft_state_quantise (state, NULL); /* cannot fail in a single process */
+    /* ignores the result: the call cannot fail in a single process */
+    weft_state_quantise (state, NULL);
 }

@@ -37,7 +37,7 @@ struct tensor {
   GArray *copies;
   /* fp8: the masters were written, and the codes have not been quantised from them yet */
   gboolean stale;
-  GArray *runs;    /* struct weft_state_run */
+  GArray *runs;    /* array of struct weft_state_run */
   GArray *owners;  /* struct owner */
   /* array of struct buffer; only for a tensor without optimizer state, else NULL */
   GArray *buffers;

@@ -3,7 +3,7 @@
 #include "core/base/mix.h"
 #include <string.h>
 
-/* Number of ids that int32_t can hold. */
+/* Number of token ids that int32_t can represent. */
 #define MOST_IDS ((int64_t) G_MAXINT32 + 1)
 
 /* number of bytes that are read at once; size in bytes of the largest type */
@@ -350,7 +350,7 @@ weft_tokens_format (const weft_tokens *tokens)
   return tokens->format;
 }
 
-/* Hashes the 8 bytes of a word, lowest byte first. */
+/* Continues a hash with the 8 bytes of a word, lowest byte first. */
 static uint64_t
 hash_word (uint64_t hash, uint64_t word)
 {

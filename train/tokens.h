@@ -28,8 +28,10 @@ G_DEFINE_AUTOPTR_CLEANUP_FUNC (weft_tokens, weft_tokens_free)
 char **weft_tokens_files (const char *path);
 
 uint64_t weft_tokens_count (const weft_tokens *tokens);
-const char *weft_tokens_format (const weft_tokens *tokens); /* "text", "nanoGPT", "llm.c", ... */
-const char *weft_tokens_path (const weft_tokens *tokens);   /* the path that the caller passed */
+/* The format of a token file: "text", "nanoGPT", "llm.c" or "Megatron". */
+const char *weft_tokens_format (const weft_tokens *tokens);
+/* The path that the caller passed to weft_tokens_open(). */
+const char *weft_tokens_path (const weft_tokens *tokens);
 
 /* A hash of the number of tokens and of tokens sampled over the whole file. The hash does not
  * depend on the format and is 0 only if the file cannot be read. It detects that a resumed run

@@ -34,7 +34,7 @@ struct trainer {
   weft_checkpoint_lock *lock; /* lock of the checkpoint directory, or NULL */
 
   struct weft_progress progress;
-  uint64_t saved;      /* step of the newest checkpoint in `save` */
+  uint64_t saved;      /* step of the newest checkpoint in the checkpoint directory */
   uint32_t bad_in_row; /* number of consecutive bad steps (WEFT_TRAINER_MOST_SKIPS) */
   gboolean ruined;     /* the newest step updated weights from a loss that is not finite */
   uint64_t ran;        /* number of steps that this run has done */
@@ -173,7 +173,7 @@ open_data (struct trainer *t, GError **error)
   return TRUE;
 }
 
-/* Locks the directory `save` for the whole run. */
+/* Locks the checkpoint directory for the whole run. */
 static gboolean
 open_save (struct trainer *t, GError **error)
 {

@@ -1,4 +1,4 @@
-/* file.h - a file as text in memory. */
+/* file.h - reads a file into memory as text. */
 #pragma once
 #include <glib.h>
 

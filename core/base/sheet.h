@@ -64,7 +64,7 @@ typedef struct weft_sheet_file {
   const struct weft_sheet *sheet;
   /* array of weft_conf *: the file, then the file that it inherits from, and so on */
   GPtrArray *conf;
-  union weft_value *values;     /* indexed by row of sheet->table */
+  union weft_value *values;     /* value of each field, by row of sheet->table */
   /* indexed by row of sheet->table: the file and line that the value comes from */
   struct weft_sheet_from *from;
 } weft_sheet_file;

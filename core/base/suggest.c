@@ -2,7 +2,7 @@
 #include <glib.h>
 #include <string.h>
 
-/* Names are compared very often, so letters are made small without a call. */
+/* Names are compared very often, so letters are converted to lower case without a function call. */
 static inline char
 next_letter (const char **s)
 {

@@ -23,18 +23,18 @@ struct weft_exec_options {
   /* values for the executor whose weft_exec_ops.options is this table */
   struct weft_own_options own;
 
-  /* For executors that compute numbers: */
+  /* Only for executors that compute numbers: */
   /* tokens and hyper-parameters, which every step reads; must outlive the executor */
   const struct weft_control *control;
   /* use the memory of this executor, which must outlive the new one and have its permanent buffers
    * at the same addresses; NULL: allocate memory */
   weft_exec *memory;
 
-  /* For executors with WEFT_EXEC_STAMPS: */
+  /* Only for executors with WEFT_EXEC_STAMPS: */
   gboolean times; /* whether drain() stores begin and end of every op */
   gboolean total; /* if `times` is not set: whether drain() reports the device time of the step */
 
-  /* For executors with WEFT_EXEC_PROCESSES: */
+  /* Only for executors with WEFT_EXEC_PROCESSES: */
   struct weft_rendezvous *peers; /* connection to the processes that run the other ranks; outlives
                                     the executor. NULL: this process runs all ranks */
 };
@@ -162,8 +162,8 @@ gboolean weft_exec_check_size (const weft_plan *plan, const weft_actors *actors,
 gboolean weft_exec_check_graph (const weft_plan *plan, GError **error);
 
 /* Creates the launch models of a predicted step (core/plan/host.h), one per role; the caller frees
- * them with weft_hosts_free().  With `graph` the whole step is one launch; refuses such a launch
- * like weft_exec_check_graph(). */
+ * them with weft_hosts_free(). With `graph` the whole step is one launch (a CUDA graph); NULL with
+ * an error if weft_exec_check_graph() refuses this. */
 gboolean
 weft_exec_hosts (const weft_plan *plan, gboolean graph, weft_host ***hosts, GError **error);
 

@@ -101,9 +101,10 @@ int64_t weft_model_layer_chunk (const union weft_model *model, int64_t layer);
 /* Number of MoE layers. Multi-token prediction layers are not counted. */
 int64_t weft_model_moe_layers (const union weft_model *model);
 
-/* Parameters of the matrix products that a training token passes through: attention, router, MLP or
- * top-k experts, output head; for each prediction layer all of these and its projection; no
- * embedding lookup, norms or biases. This is N in 6 N FLOPs per token. */
+/* Number of parameters in the matrix products that a training token passes through: attention,
+ * router, MLP or top-k experts, output head. Each multi-token prediction layer adds all of these
+ * and its projection. Embedding lookup, norms and biases are not counted. This number is N in 6 N
+ * FLOPs per token. */
 uint64_t weft_model_matmul_parameters (const union weft_model *model);
 
 /* Model FLOPs per training token (forward and backward, without recompute): per layer 6 N + 6 a d s

@@ -109,7 +109,8 @@ find_family (JsonObject *root, GError **error)
   return unknown_family (key, found, error);
 }
 
-/* Sets the fields that the family fixes. An unknown word in this table is a bug of Weft. */
+/* Sets the fields that the family fixes. An unknown field name in model_families.def is a bug of
+ * Weft. */
 static void
 apply_fixed (const struct weft_family *family, union weft_model *model)
 {

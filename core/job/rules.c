@@ -220,9 +220,9 @@ expert_batches (const struct weft_job *j)
   return spreads_experts (j) ? expert_sources (j) / sequence_ranks (j) : 1;
 }
 
-/* Whether the tokens of an expert are a node of the canonical tree: they come from parts of a
- * sequence on context-parallel ranks, or from replicas. If they come from only some of the
- * tensor-parallel ranks, they are gathered first. */
+/* Whether the tokens that are routed to an expert form a node of the tree of canonical sums. These
+ * tokens come from parts of a sequence on context-parallel ranks, or from replicas. If they come
+ * from only some of the tensor-parallel ranks, they are gathered first. */
 static gboolean
 experts_see_nodes (const struct weft_job *j)
 {

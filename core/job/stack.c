@@ -41,8 +41,8 @@ weft_stack_load (const char *name_or_path, union weft_stack *stack, GError **err
 /* number of elements that share one scale: OCP Microscaling Formats 1.0, section 5.2 */
 enum { MX_BLOCK = 32 };
 
-/* Read from the text "A..BxC" of a stack: attention kernels that use tensor cores for query and key
- * heads of A to B elements and value heads of up to C elements. */
+/* Head widths for which the attention kernels of a stack use tensor cores. The text "A..BxC" in a
+ * stack means query and key heads of A to B elements, and value heads of up to C elements. */
 struct tile {
   uint64_t least, most, value;
 };

@@ -431,8 +431,8 @@ gcd (uint32_t a, uint32_t b)
   return b ? gcd (b, a % b) : a;
 }
 
-/* How often flows of (actor, pattern) cross one link of each colour; the first link of the colour
- * is counted. */
+/* How often the flows of one actor in one traffic pattern cross a link of one colour. Links of a
+ * colour are crossed equally often, so only the first of them is counted. */
 struct crossing {
   uint32_t colour, actor, pattern, times;
 };

@@ -24,7 +24,7 @@ struct region {
  * size (fit.h). FITTED takes longest. */
 enum packing { MIXED, SPLIT, SLABS, FITTED, N_PACKING };
 
-/* FITTED is not tried if a pool has more pairs of buffers to compare */
+/* largest number of pairs of buffers in a pool: with more pairs, packing FITTED is not tried */
 #define MOST_PAIRS 50000000u
 
 /* A slab: the buffers that one microbatch keeps for backward in a model chunk, or a part of them.
@@ -215,8 +215,8 @@ last_end (const struct planner *m, const struct gap *gap)
   return last;
 }
 
-/* Whether gap x is better than gap y, for gaps of equal readiness. TRUE: the wait for x is shorter,
- * or both waits are equal and x is smaller, so that fewer bytes stay unused. */
+/* Whether the range of free bytes x is better than y, for ranges of equal readiness. TRUE: the wait
+ * for x is shorter, or both waits are equal and x is smaller, so that fewer bytes stay unused. */
 static gboolean
 is_better (const struct planner *m, enum readiness ready, const struct gap *x, const struct gap *y)
 {
@@ -225,8 +225,9 @@ is_better (const struct planner *m, enum readiness ready, const struct gap *x, c
   return late < 0 || (late == 0 && x->to - x->from < y->to - y->from);
 }
 
-/* Index of the best free gap that is large enough and whose readiness (enum readiness) for the op
- * is at least `least`; -1 if there is none. A gap that needs no added dependencies is preferred. */
+/* Index of the best range of free bytes (struct gap) that is large enough and whose readiness (enum
+ * readiness) for the op is at least `least`; -1 if there is none. A range that needs no added
+ * dependencies is preferred. */
 static int
 best_gap (const struct planner *m, const GArray *free, uint64_t bytes, enum readiness least,
           uint32_t op)
@@ -540,8 +541,8 @@ fitting_clear (struct fitting *f)
 }
 
 /* Returns the first op from which on every op that is the first user of a buffer may reuse the
- * bytes of a gap with at least this readiness. If an op may reuse the bytes, so may later ops of
- * its lane. */
+ * bytes of a free range with at least this readiness. If an op may reuse the bytes, so may later
+ * ops of its lane. */
 static uint32_t
 free_from (const struct fitting *f, const struct gap *gap, enum readiness least)
 {

@@ -495,7 +495,8 @@ weft_plan_new_startup (const struct weft_job *job, GError **error)
 weft_plan *
 weft_plan_new_broadcast (const struct weft_job *job, GError **error)
 {
-  struct weft_job given = *job; /* not counted: the weights of this job exist before its start-up */
+  /* the start-up creates no weights, because the weights of this job exist before it */
+  struct weft_job given = *job;
 
   given.strategy.perform_initialization = FALSE;
   return weft_plan_new_startup (&given, error);

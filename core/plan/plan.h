@@ -100,10 +100,10 @@ gboolean weft_plan_check (const weft_plan *plan, GError **error);
  * communicators and workspace; 0 on topology cpu. */
 uint64_t weft_plan_reserved_bytes (const weft_plan *plan, uint32_t role);
 
-/* Peak GPU bytes while weights are created for Megatron-FSDP: the sharded weights and masters that
- * the rank keeps, plus the whole module that the shards are cut from. If init_fsdp_with_meta_device
- * is on, the largest bucket of the module is counted in place of the whole module. 0 for a strategy
- * that does not cut shards from a whole module. */
+/* Peak GPU bytes while Megatron-FSDP creates the weights: the sharded weights and masters that the
+ * rank keeps, plus the whole module that the shards are cut from. If init_fsdp_with_meta_device is
+ * on, only the largest bucket of the module is counted instead of the whole module. 0 for all other
+ * strategies. */
 uint64_t weft_plan_init_bytes (const weft_plan *plan, uint32_t role);
 
 /* GPU bytes that an executor allocates for the arenas of a role. */
@@ -117,10 +117,10 @@ uint64_t weft_plan_used_bytes (const weft_plan *plan, uint32_t role);
  * returns these bytes to the driver before memory runs out. 0 for software with an arena. */
 uint64_t weft_plan_cached_bytes (const weft_plan *plan, uint32_t role);
 
-/* GPU bytes that a role uses, and GPU bytes reserved by libraries for the role. */
+/* GPU bytes that a role uses, plus the GPU bytes that libraries reserve for it. */
 uint64_t weft_plan_peak_bytes (const weft_plan *plan, uint32_t role);
 
-/* GPU bytes used and reserved, of the role with the largest sum. */
+/* GPU bytes that a role uses, plus reserved bytes, of the role with the largest sum. */
 uint64_t weft_plan_worst_bytes (const weft_plan *plan);
 
 /* GPU bytes that are live and reserved, without fragmentation, of the role with the largest sum: a

@@ -69,13 +69,14 @@ struct weft_coll_shape {
   enum weft_fabric_style style;
   uint32_t n, side[WEFT_MAX_AXES], stride[WEFT_MAX_AXES];
   gboolean uniform, ring[WEFT_MAX_AXES];
-  /* latency in seconds of one step in protocol Simple */
+  /* latency of one step in protocol Simple, in seconds: along each axis, and (next_latency) of a
+   * shift to the next rank */
   double latency[WEFT_MAX_AXES], next_latency;
   /* cluster of the fabric; the cluster must outlive the shape */
   const struct weft_cluster *cluster;
   uint32_t n_load, n_next;
-  /* next: loads of a shift, in which each rank sends to the next; all flows of a shift count as way
-   * 0 */
+  /* next: loads of links in a shift, in which each rank sends to the next rank; the flows of a
+   * shift are counted as way 0 */
   struct weft_load *load, *next;
 };
 
@@ -85,8 +86,9 @@ struct weft_traffic {
   /* bytes of one flow of each way in the whole collective, with the flags of the protocol */
   double bytes[WEFT_MAX_WAYS];
   uint32_t steps[WEFT_MAX_AXES];
-  double step[WEFT_MAX_AXES];    /* seconds of one step along each axis */
-  double latency;                /* base latency plus the latency of all steps, in seconds */
+  /* seconds of one step of the collective along each axis of the fabric */
+  double step[WEFT_MAX_AXES];
+  double latency; /* base latency plus the latency of all steps, in seconds */
   /* duration in seconds by the closed formula, without other traffic on the links */
   double seconds;
 };
@@ -112,9 +114,9 @@ void weft_coll_shape_release (struct weft_coll_shape *shape);
 /* Which algorithms weft_coll_plan() may choose. Canonical order (one order of summation for all
  * strategies) requires the direct algorithm: one rank receives all terms of a sum and adds them. */
 enum weft_coll_choice {
-  WEFT_COLL_QUICKEST,  /* the fastest algorithm by the closed formula */
+  WEFT_COLL_QUICKEST, /* chooses the fastest algorithm by the closed formula */
   WEFT_COLL_CANONICAL,
-  /* for the setting deterministic_mode, which pins NCCL to one algorithm (NCCL_ALGO) */
+  /* chooses a ring: setting deterministic_mode, which pins NCCL to one algorithm (NCCL_ALGO) */
   WEFT_COLL_RING
 };
 

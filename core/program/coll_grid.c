@@ -108,8 +108,8 @@ find_flows (const struct weft_coll_shape *s, const struct weft_fabric *f, uint32
 }
 
 /* Sets the bytes that one flow of each way (direction along an axis) moves. share[axis] is the
- * share of the tensor that crosses the axis. In a ring half of this share moves in each direction;
- * on a line all of it moves in each direction. */
+ * share of the tensor that crosses the axis. In a ring half of this share moves in each direction.
+ * On a line the whole share moves in each direction. */
 static void
 share_out (const struct weft_coll_shape *s, const double share[WEFT_MAX_AXES], double whole,
            double bytes[WEFT_MAX_WAYS])

@@ -10,9 +10,10 @@
 
 /* Latencies and transfer limit of one algorithm with one protocol. */
 struct weft_coll_terms {
-  double base;                /* latency in seconds before the first step of the collective */
-  double step[WEFT_MAX_AXES]; /* latency in seconds of one step along each axis */
-  /* lower limit of the transfer time in seconds, however fast the links are */
+  double base; /* base: latency in seconds before the first step of a collective */
+  /* step: latency in seconds of each step of a collective, by axis of the fabric */
+  double step[WEFT_MAX_AXES];
+  /* least: lower limit of the transfer time in seconds, however fast the links are */
   double least;
 };
 
@@ -26,15 +27,15 @@ struct weft_coll_algorithm {
   void (*steps) (enum weft_op_kind kind, const struct weft_coll_shape *s,
                  uint32_t steps[WEFT_MAX_AXES]);
 
-  /* Changes *terms, which the protocol has set, for an algorithm whose flows move `bytes`. May be
-   * NULL. */
+  /* Changes *terms for an algorithm whose flows move `bytes`. Before the call, *terms has the
+   * latencies and the transfer limit of the protocol. NULL: the algorithm changes nothing. */
   void (*adjust) (const struct weft_coll_shape *s, enum weft_protocol protocol,
                   const double bytes[WEFT_MAX_WAYS], struct weft_coll_terms *terms);
   /* bit of enum weft_algorithm, if the library must list the algorithm before the algorithm can be
    * chosen; 0: always available */
   unsigned choices;
-  gboolean relays;  /* TRUE: ranks pass on chunks that they receive, and wait for each chunk */
-  gboolean simple;  /* TRUE: the algorithm exists in protocol Simple only */
+  gboolean relays; /* TRUE: ranks pass on chunks that they receive, and wait for each chunk */
+  gboolean simple; /* TRUE: the algorithm exists in protocol Simple only */
 };
 
 struct weft_coll_style {
@@ -62,8 +63,8 @@ void weft_coll_terms_of (const struct weft_coll_shape *s, const union weft_stack
                          enum weft_protocol protocol, const double bytes[WEFT_MAX_WAYS],
                          struct weft_coll_terms *terms);
 
-/* Bytes that one byte of a flow's data occupies on a link. They include the flags of the protocol,
- * and for flows between nodes the loss by collisions. */
+/* Bytes that one byte of a flow's data occupies on a link. This factor includes the flags of the
+ * protocol. For flows between nodes, it also includes the slowdown by collisions at switches. */
 double weft_coll_wire (const struct weft_coll_shape *s, enum weft_protocol protocol, uint32_t way);
 
 /* Seconds that a rank waits for each chunk that it receives and passes on to the next rank. */

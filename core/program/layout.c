@@ -85,7 +85,7 @@ threshold_of (const struct weft_layout_rule *rule, const struct weft_layout_para
                                                               : rule->threshold;
 }
 
-/* Number of ranks that reduce the gradients of the tensors in a flat buffer. */
+/* Number of ranks that reduce the gradients of the tensors in flat buffer number `buffer`. */
 static uint32_t
 ranks_of (const struct weft_layout_rule *rule, const struct weft_layout *layout,
           const struct weft_layout_param *param, uint32_t buffer)
@@ -208,7 +208,8 @@ name_groups (struct weft_layout *l, const struct weft_layout_launch *how, uint32
 static void
 name_units (struct weft_layout *l, uint32_t chunk, const struct weft_layout_param *param)
 {
-  /* group[0]: launch group of the unit's dense buckets; group[1]: of its expert buckets */
+  /* group[0]: launch group of an FSDP unit's dense buckets; group[1]: launch group of the unit's
+   * expert buckets */
   uint32_t unit = WEFT_NO_UNIT, group[2] = { NO_GROUP, NO_GROUP };
 
   for (uint32_t k = 0; k < l->n_bucket; k++)

@@ -21,9 +21,10 @@
 struct weft_layout_rule {
   /* bucket size in elements; WEFT_BUCKET_INFINITE: all tensors are in one bucket */
   uint64_t threshold;
-  uint32_t group;      /* number of ranks that reduce the gradients of a bucket */
-  gboolean sharded;    /* distributed optimizer */
-  gboolean high_busbw; /* the setting pad_buckets_for_high_nccl_busbw */
+  uint32_t group;   /* number of ranks that reduce the gradients of a bucket */
+  gboolean sharded; /* distributed optimizer */
+  /* whether buckets are padded for bus bandwidth (setting pad_buckets_for_high_nccl_busbw) */
+  gboolean high_busbw;
   /* number of the first model chunk whose bucket threshold is infinite; 0: no such chunk */
   uint32_t whole_from;
 };
@@ -36,11 +37,11 @@ struct weft_layout_param {
   /* number of the Megatron-FSDP unit (tensors that one all-gather gathers); WEFT_NO_UNIT: outside
    * units */
   uint32_t unit;
-  uint64_t columns; /* elements per row of the tensor, 1 for vectors */
+  uint64_t columns; /* number of elements in a row of the tensor; 1 for vectors */
   /* number of the flat buffer that contains the tensor; all tensors of a flat buffer belong to one
    * model chunk */
   uint32_t buffer;
-  uint32_t chunk;   /* model chunk */
+  uint32_t chunk; /* model chunk */
   /* TRUE: expert weights of a model with expert parallelism; they have separate flat buffers */
   gboolean expert;
   /* number of ranks that reduce the tensor's gradient; 0: `group` of the layout rule */
@@ -48,8 +49,8 @@ struct weft_layout_param {
 };
 
 struct weft_layout_place {
-  /* first and last + 1 element of the tensor, counted through all flat buffers; for a tensor in row
-   * pieces, of its first piece */
+  /* start, end: index of the tensor's first element and index after its last element, counted
+   * through all flat buffers; for a tensor in row pieces, of its first piece */
   uint64_t start, end;
   uint32_t bucket;
   /* piece: elements of one row piece; stride: distance in elements between two pieces; both are 0
@@ -80,9 +81,10 @@ struct weft_layout {
   /* [n_buffer + 1]: index of the first element of each flat buffer, then the end of the last flat
    * buffer */
   uint64_t *first;
-  uint64_t numel;  /* number of elements of all flat buffers together */
-  struct weft_bucket_group *group; /* set by weft_layout_group() */
-  uint32_t *bucket_of;             /* bucket numbers, sorted by launch group */
+  uint64_t numel; /* number of elements of all flat buffers together */
+  /* array of n_group launch groups, which weft_layout_group() sets */
+  struct weft_bucket_group *group;
+  uint32_t *bucket_of; /* bucket numbers, sorted by launch group */
 };
 
 /* Lays out flat buffers by Megatron-FSDP's rule (param_and_grad_buffer.py, _get_parameter_groups):
@@ -121,10 +123,11 @@ weft_layout_numel (const struct weft_layout *layout, uint32_t buffer)
 /* How the collectives of buckets are combined into group launches (Megatron-Core partition_buckets;
  * Megatron-FSDP: all buckets of a unit in one launch). */
 enum weft_launch {
-  WEFT_LAUNCH_EACH,  /* every bucket in a launch of its own */
-  WEFT_LAUNCH_ALL,   /* all buckets of the chunk in one launch */
-  /* the fp8 buckets (one byte per element) of the chunk separately, and all its other buckets in
-   * the launch of its last fp8 bucket, because their tensors are spread over the chunk */
+  WEFT_LAUNCH_EACH, /* every bucket of the chunk is launched separately */
+  WEFT_LAUNCH_ALL,  /* all buckets of the chunk are launched together */
+  /* every fp8 bucket (one byte per element) of the chunk is launched separately; all other buckets
+   * of the chunk are launched with its last fp8 bucket, because their tensors are spread over the
+   * chunk */
   WEFT_LAUNCH_BYTES,
   /* one launch group for the dense buckets of each FSDP unit, one for the expert buckets of the
    * unit, and one for each bucket outside units; the launch groups are in the order of their first
@@ -144,5 +147,6 @@ struct weft_layout_launch {
 void weft_layout_group (struct weft_layout *layout, const struct weft_layout_launch *how,
                         uint32_t n_chunks, const struct weft_layout_param *param);
 
-/* Megatron-Core's default bucket_size: max(40e6, 1e6 x group) elements. */
+/* Megatron-Core's default bucket_size in elements: max(40e6, 1e6 x group), where `group` is the
+ * number of ranks that reduce a bucket. */
 uint64_t weft_layout_default_threshold (uint32_t group);

@@ -72,7 +72,7 @@ expert_sequence (const struct weft_mesh *m)
   return sequence > experts (m) ? sequence / experts (m) : 1;
 }
 
-/* EXTENT_LIST: for a mesh m, each kind of group with its two nested sizes and their strides */
+/* Groups of ranks: kind, two nested sizes and the strides of both sizes, for a mesh m */
 #define EXTENT_LIST(X)                                                                             \
   X (NONE, 1, 1, 0, 0)                                                                             \
   X (TP, m->tp, 1, 1, 0)                                                                           \

@@ -12,7 +12,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* constant, word, lane of the group's ops, members */
+/* The kinds of groups (process groups). Each row: constant, name, lane of the group's collectives,
+ * members. */
 #define WEFT_GROUP_LIST(X)                                                                         \
   X (WEFT_GROUP_NONE, "-", WEFT_LANE_GPU, "no group: a local op")                                  \
   X (WEFT_GROUP_TP, "tp", WEFT_LANE_TP, "ranks that share every matrix product")                   \
@@ -52,7 +53,7 @@ struct weft_mesh {
   /* number of ranks in a Ulysses group: context parallel neighbours that exchange heads by an
    * all-to-all. Ring attention runs among cp / cp_heads ranks, one of each Ulysses group */
   uint32_t cp_heads;
-  uint32_t ep, etp;        /* sizes of the expert parallel axes; 1 in a model without experts */
+  uint32_t ep, etp; /* sizes of the expert parallel axes; 1 in a model without experts */
   /* number of full copies of the sharded state (optimizer instances). With one copy the groups
    * intra, inter, outer and instance are empty */
   uint32_t instances;
@@ -68,8 +69,8 @@ struct weft_mesh {
   /* TRUE: bidirectional schedule, in which rank p-1-r of a pipeline of p ranks holds copies of the
    * stages of rank r */
   uint32_t mirror;
-  /* TRUE: the stage after the last is the first, because every rank holds several model chunks
-   * (virtual pipeline stages) */
+  /* TRUE: the stage after the last rank's stage is on the first rank again, because every rank
+   * holds several model chunks (virtual pipeline stages) */
   uint32_t ring;
 };
 
@@ -140,8 +141,8 @@ weft_mesh_expert_slots (const struct weft_mesh *m)
   return weft_mesh_expert_replicas (m) / m->expert_instances * m->outer_slices;
 }
 
-/* Number of the optimizer slice that a rank owns. `place` is the rank's index in group dp; for
- * slices of experts, its index in group edp. */
+/* Number of the optimizer slice that a rank owns. `place` is the rank's index in group dp, and for
+ * slices of expert weights the rank's index in group edp. */
 static inline uint32_t
 weft_mesh_slot (const struct weft_mesh *m, uint32_t place)
 {

@@ -378,8 +378,9 @@ deal_bytes (const struct weft_shape *s)
 
 #define heads_flops none_flops
 
-/* Bytes of take_heads: reads and writes the queries of one rank, or of all ranks that share a query
- * group, and the keys and values of the group (not with QUERIES). */
+/* Bytes of take_heads, which reads and writes queries, keys and values. With WEFT_HEADS_OWN,
+ * take_heads copies the queries of one rank; otherwise the queries of all ranks that share a query
+ * group. It also copies the keys and values of the query group, except with WEFT_HEADS_QUERIES. */
 static double
 heads_bytes (const struct weft_shape *s)
 {
@@ -391,7 +392,8 @@ heads_bytes (const struct weft_shape *s)
 
 #define put_heads_flops none_flops
 
-/* Bytes of put_heads: the kernel reads and writes the columns of one rank (OWN: of all ranks). */
+/* Bytes of put_heads, which reads and writes columns of heads. With WEFT_HEADS_OWN, put_heads
+ * copies the columns of all ranks; otherwise the columns of one rank. */
 static double
 put_heads_bytes (const struct weft_shape *s)
 {

@@ -40,8 +40,8 @@ extern const struct weft_lane_traits weft_lane_traits[WEFT_N_LANE];
 /* Class of an op, by the resource that the op occupies. */
 enum weft_op_class {
   WEFT_CLASS_COMPUTE,    /* a kernel */
-  WEFT_CLASS_COLLECTIVE, /* all members of a group communicate */
-  WEFT_CLASS_P2P,        /* send or recv: between a rank and one peer */
+  WEFT_CLASS_COLLECTIVE, /* a collective, in which all members of a group communicate */
+  WEFT_CLASS_P2P,        /* a send or a receive, between a rank and one peer */
   WEFT_CLASS_COPY,       /* host link */
 };
 
@@ -87,13 +87,13 @@ enum weft_product {
 /* Classes of kernels. For each class a software stack states which fraction of the memory bandwidth
  * its kernels reach. */
 enum weft_kernel_class {
-  WEFT_KERNEL_POINTWISE, /* elementwise ops and copies in GPU memory */
+  WEFT_KERNEL_POINTWISE, /* elementwise kernels, and copies inside GPU memory */
   WEFT_KERNEL_NORM,      /* norms, and the gradients of norm weights */
   WEFT_KERNEL_MATMUL,    /* matrix products */
   WEFT_KERNEL_ATTENTION, /* fused attention, which does not store the attention scores */
-  WEFT_KERNEL_SOFTMAX,   /* softmax of attention scores, and of logits in the loss */
+  WEFT_KERNEL_SOFTMAX,   /* softmax of attention scores, and softmax of logits in the loss */
   WEFT_KERNEL_QUANTISE,  /* conversion to fp8, and the search for the largest magnitude (amax) */
-  WEFT_KERNEL_OPTIMIZER, /* the optimizer update, and the gradient norm */
+  WEFT_KERNEL_OPTIMIZER, /* kernels of the optimizer update and of the gradient norm */
   WEFT_KERNEL_DISPATCH,  /* routing of tokens to experts, and permutation of token rows */
   WEFT_N_KERNEL,
 };
@@ -106,7 +106,7 @@ enum weft_skipped {
   /* skips the ops of all phases except forward, but an op whose operand 0 is optimizer state still
    * runs: it writes weights that an all-gather then reads */
   WEFT_SKIPPED_BUT_MASTERS,
-  WEFT_SKIPPED_ON_GRADIENTS,  /* skips ops whose operand 0 is a gradient buffer */
+  WEFT_SKIPPED_ON_GRADIENTS, /* skips ops whose operand 0 is a gradient buffer */
   /* skips all ops of the kind, because they belong to the optimizer update */
   WEFT_SKIPPED,
 };
@@ -116,7 +116,7 @@ struct weft_op_info {
   enum weft_op_class class;
   const char *dims, *operands, *doc;
   double (*flops) (const struct weft_shape *shape);
-  /* bytes of memory traffic of a kernel; bytes of payload of communication */
+  /* bytes of memory traffic for a kernel; bytes of payload for communication */
   double (*bytes) (const struct weft_shape *shape);
   enum weft_product product;
   /* for a weight gradient product: number of the operand for the bias gradient, which a second
@@ -129,16 +129,16 @@ struct weft_op_info {
   /* TRUE: the op occurs in every training step with sharded optimizer state, so the planner's lower
    * bound of the step time counts the op */
   gboolean in_bound;
-  gboolean serial;    /* the CPU kernel of the op does not divide its work among threads */
-  /* the op needs the rank's index in its ring attention group (cp_ring) instead of its index among
-   * all context parallel ranks */
+  gboolean serial; /* TRUE: the CPU kernel of the op does not divide its work among threads */
+  /* TRUE: the op needs the rank's index in its ring attention group (cp_ring) instead of its index
+   * among all context parallel ranks */
   gboolean in_ring;
   /* bit i: operand i has one element for each element of a flat buffer. An op of this kind that
    * spans several parameters becomes one kernel call for each parameter */
   uint8_t bulk;
   enum weft_skipped skipped;
-  gboolean enters_device; /* a copy from host memory to the device */
-  /* a copy between the device and host memory that the host itself writes or reads (mailbox),
+  gboolean enters_device; /* TRUE: a copy from host memory to the device */
+  /* TRUE: a copy between the device and host memory that the host itself writes or reads (mailbox),
    * without a buffer of the host pool */
   gboolean mailbox;
   /* for a collective whose members have unequal shares: the collective with equal shares; 0 for

@@ -3,8 +3,9 @@
 #include <string.h>
 
 struct weft_placements {
-  GHashTable *known; /* key: struct weft_group; value: struct weft_coll_shape */
-  /* copied, because the placements refer to a cluster and outlive the plans of a search */
+  GHashTable *known; /* known placements; key: struct weft_group; value: struct weft_coll_shape */
+  /* a copy of the cluster, because the placements refer to a cluster and outlive the plans of a
+   * search */
   struct weft_cluster cluster;
 };
 

@@ -18,7 +18,8 @@ struct hazard {
 struct weft_builder {
   uint32_t role, n_roles;
   GArray *op, *deps, *uses, *buf, *shape, *param, *hazard;
-  GArray *before; /* per op: WEFT_N_LANE numbers, as weft_program_order() returns them */
+  /* before, for each op: WEFT_N_LANE numbers, as weft_program_order() returns them */
+  GArray *before;
   GArray *pos;
   GPtrArray *name;
   GHashTable *name_index, *shape_index;

@@ -22,13 +22,14 @@
 /* Name of the buffer views that hold the router's correction bias, which no optimizer updates. */
 #define WEFT_EXPERT_BIAS "router.expert_bias"
 
-/* Name suffix of the views that hold largest magnitudes (amax of delayed scaling). They are state
- * that is kept between steps, like weights. */
+/* Name suffix of the buffer views that hold largest magnitudes (amax of delayed scaling). Their
+ * content is kept from step to step, like weights. */
 #define WEFT_AMAX_SUFFIX ".amax"
 
 /* Name of the flat buffers with fp32 copies of the reduced gradients. */
 #define WEFT_FP32_GRADIENTS "grad_fp32"
-#define WEFT_CAST_WEIGHTS "cast_weights" /* weights that one microbatch has converted */
+/* name of the buffer of weights that one microbatch has converted to another dtype */
+#define WEFT_CAST_WEIGHTS "cast_weights"
 
 /* The last three columns define how reports draw buffers of a kind (struct weft_report_part of
  * core/report/report.h): a letter and a colour in text, a colour on pages. */
@@ -113,11 +114,11 @@ struct weft_buf {
   uint32_t base;
   uint16_t name, layer, micro;
   uint8_t kind, pool, dtype, permanent;
-  /* group kind, or 0: each op uses only this rank's slice of the buffer, one of as many equal
-   * slices as the group has ranks */
+  /* shard: kind of a group, or 0. If set, each op that uses the buffer accesses only this rank's
+   * slice, and the slices have equal size: one for each rank of the group */
   uint8_t shard;
-  /* group kind, or 0: the buffer is this rank's slice of a tensor, which is as many times larger as
-   * the group has ranks */
+  /* slice: kind of a group, or 0. If set, the buffer is this rank's slice of a larger tensor, which
+   * has one slice for each rank of the group */
   uint8_t slice;
 };
 _Static_assert (sizeof (struct weft_buf) == 40, "a buffer is 40 bytes");
@@ -136,27 +137,31 @@ struct weft_param {
    * WEFT_NO_LAYER outside layers */
   uint16_t name, layer;
   uint8_t chunk;
-  uint8_t decay;        /* weight decay applies: TRUE for matrices, FALSE for norms and biases */
-  /* word embedding whose weight the output layer shares, possibly on another pipeline stage */
+  /* TRUE: weight decay applies to the parameter; TRUE for matrices, FALSE for norms and biases */
+  uint8_t decay;
+  /* TRUE: word embedding whose weight the output layer shares, possibly on another pipeline
+   * stage */
   uint8_t tied;
-  /* a tied copy that the gradient norm of this stage leaves out, because another stage counts the
-   * weight */
+  /* TRUE: a tied copy of a weight; the gradient norm of this stage omits the copy, because another
+   * stage counts the weight */
   uint8_t duplicate;
   /* views of this parameter in the flat buffers of weights and gradients; WEFT_NO_BUF if the rank
    * stores only slices */
   uint32_t weight, grad;
-  uint64_t rows, columns; /* size of the rank's part, in elements; columns is 1 for vectors */
-  uint64_t whole_rows, whole_columns; /* size of the whole tensor, in elements */
-  /* not 0: the part's rows are three blocks, of rows - 2 tail, tail and tail rows (q, k and v), and
-   * each block is cut separately */
+  /* size of this rank's part of the parameter, in elements; columns is 1 for vectors */
+  uint64_t rows, columns;
+  uint64_t whole_rows, whole_columns; /* size of the parameter's whole tensor, in elements */
+  /* tail: if not 0, the part's rows are three blocks of rows - 2 tail, tail and tail rows ([q | k |
+   * v], or [gate | up] without a first block), and ranks divide each block separately */
   uint64_t tail;
   /* for expert weights: rows of one expert, each cut as cut.h defines; otherwise 0 */
   uint64_t block;
   /* ways: number of ranks of `group` among which the tensor is divided; inner: number of these
    * ranks that divide one expert block */
   uint32_t ways, inner;
-  uint8_t cut, group;   /* cut: enum weft_cut; group: enum weft_group_kind */
-  uint64_t start;       /* index of the first element, counted through all flat buffers: layout.h */
+  uint8_t cut, group; /* cut: enum weft_cut; group: enum weft_group_kind */
+  /* index of the parameter's first element, counted through all flat buffers: layout.h */
+  uint64_t start;
   /* piece: elements of one of the row pieces (one per rank) into which the tensor is cut; stride:
    * distance between two pieces (layout.h). Both are 0 if the tensor is not cut into pieces */
   uint64_t piece, stride;
@@ -169,7 +174,7 @@ struct weft_param {
 typedef struct weft_program {
   uint32_t role, n_roles;
   uint32_t n_op, n_buf, n_shape, n_name, n_param;
-  /* n_op + 1 rows; the last row has no op, and only ends the deps and uses of the last op */
+  /* n_op + 1 rows; the last row is no op, and marks the end of the deps and uses of the last op */
   struct weft_op *op;
   uint32_t *deps;
   struct weft_use *uses;
@@ -177,7 +182,7 @@ typedef struct weft_program {
   struct weft_shape *shape;
   char **name;
   struct weft_param *param;
-  uint32_t *pos;                   /* position of each op on its lane */
+  uint32_t *pos; /* position of each op on its lane */
   /* op numbers of each lane, in the order in which the lane runs the ops */
   uint32_t *lane_ops[WEFT_N_LANE];
   uint32_t lane_n[WEFT_N_LANE];
@@ -277,7 +282,8 @@ uint32_t weft_build_last (const weft_builder *b, enum weft_lane lane);
 weft_program *weft_builder_freeze (weft_builder *b);
 
 /* Adds dependencies (pairs of op numbers: before, after) to a frozen program. The memory planner
- * uses them to order ops that share an address. The rest of the program does not change. */
+ * uses these dependencies to order ops that share an address. The rest of the program does not
+ * change. */
 void weft_program_add_deps (weft_program *program, const uint32_t (*pairs)[2], uint32_t n_pairs);
 
 /* Sets pos, lane_ops, and the first and last op of every buffer, from the ops and their

@@ -13,9 +13,10 @@
 enum row { ROW_NAME, ROW_SHAPE, ROW_BUF, ROW_PARAM, ROW_OP, N_ROW };
 
 struct reader {
-  const char *name, *at; /* name: name of the text in error messages; at: cursor in the text */
+  /* name: name of the text, for error messages; at: position of the cursor in the text */
+  const char *name, *at;
   unsigned line;
-  GString *string; /* string: the newest quoted string, without the escapes */
+  GString *string; /* string: the newest quoted string, with its escapes resolved */
   gboolean ended;
   uint32_t role, n_roles; /* n_roles is 0 until the header has been read */
   uint32_t n[N_ROW];
@@ -607,8 +608,8 @@ read_op_row (struct reader *r, GError **error)
   return read_edges (r, error);
 }
 
-/* For each kind of numbered row: the largest number of rows in a program, and the function that
- * reads a row. */
+/* For each kind of numbered row (name, shape, buf, param, op): the largest number of such rows in a
+ * program, and the function that reads a row. */
 static const struct {
   uint32_t limit;
   gboolean (*read) (struct reader *r, GError **error);

@@ -162,8 +162,8 @@ compare_slices (gconstpointer a, gconstpointer b)
   return (x->first > y->first) - (x->first < y->first);
 }
 
-/* Adam ops are in the order of buckets. The first Adam op of a bucket updates the start of the
- * rank's slice (part 0). */
+/* Adam ops are in the order of buckets. The first Adam op of a bucket updates the beginning of the
+ * rank's slice, so slice.part is 0. */
 struct weft_slice *
 weft_slices (const weft_program *p, const struct weft_mesh *mesh, uint32_t rank, uint32_t *n)
 {

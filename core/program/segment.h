@@ -8,7 +8,7 @@
 #include "core/program/program.h"
 
 struct weft_segment {
-  uint32_t param;  /* index of the parameter in the program */
+  uint32_t param;  /* index of the segment's parameter in the program */
   uint64_t start;  /* index of the segment's first element in the parameter, row-major */
   uint64_t offset; /* index of the segment's first element in the slice */
   uint64_t n;
@@ -34,16 +34,17 @@ gboolean weft_param_segment (const struct weft_param *param, uint64_t first, uin
  * slice. Element i of a part has index i in the part's buffers, with two exceptions: index part + i
  * in device weights, and index first - flat + i in buffers marked as shards. */
 struct weft_slice {
-  /* first, n: the updated elements; flat: first element of the bucket or shard that contains these
-   * elements */
+  /* flat: index of the first element of the bucket or shard that contains the updated elements;
+   * first, n: the updated elements */
   uint64_t first, n, flat;
-  uint64_t part;           /* offset of the updated elements in the rank's slice of the bucket */
-  /* buffer numbers; master is WEFT_NO_BUF if the weights are fp32 */
+  /* part: offset of the updated elements in the rank's slice of the bucket */
+  uint64_t part;
+  /* numbers of the operands of the Adam op; master is WEFT_NO_BUF if the weights are fp32 */
   uint32_t grad, weight, master, m, v;
   /* device buffer with the gradient of the whole slice if the host updates part of it; otherwise
    * equal to grad */
   uint32_t reduced;
-  /* host buffer in which the weights stay from step to step, or WEFT_NO_BUF */
+  /* copy: host buffer in which the updated weights stay from step to step, or WEFT_NO_BUF */
   uint32_t copy;
 };
 

@@ -132,8 +132,7 @@ add_row (weft_report *r, uint32_t row, double weight)
 }
 
 /* Adds all rows of the timeline to the report. Every role has the same number of ranks, so all
- * observed roles have equal weight. The rows of a role share the weight of the role equally by the
- * ranks that they represent. */
+ * observed roles have equal weight. The weight of a role is divided equally among its rows. */
 static void
 add_rows (weft_report *r)
 {

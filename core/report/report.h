@@ -94,7 +94,8 @@ struct weft_report_startup {
 
 typedef struct weft_report {
   const weft_plan *plan;         /* borrowed */
-  const weft_timeline *timeline; /* borrowed; NULL: only memory is reported */
+  /* the timeline, owned by the caller; NULL: only memory is reported */
+  const weft_timeline *timeline;
   struct weft_report_iteration iteration;
   struct weft_report_overlap overlap;
   /* indexed by lane; the elements of lanes gpu and host stay empty */

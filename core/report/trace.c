@@ -378,7 +378,7 @@ write_stage_arrows (struct trace *tr, uint32_t row)
  * of its last op. */
 struct change {
   double at;
-  /* orders changes of memory that happen at the same time: the ops of a program have this order */
+  /* number of the op; changes of memory at the same time are in the order of the ops */
   uint32_t op;
   uint32_t buf;
   gboolean goes;

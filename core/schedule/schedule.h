@@ -44,7 +44,9 @@ enum weft_grid_shape { WEFT_GRID_LOOP, WEFT_GRID_V, WEFT_GRID_TWO_WAYS };
 /* What the planner's lower bounds of time and memory may assume about a schedule
  * (planner/bound.c). */
 enum weft_in_flight {
-  WEFT_IN_FLIGHT_UNKNOWN, /* nothing, so the planner has no lower bound */
+  /* bounds may assume nothing about the microbatches in flight, so the planner has no lower
+   * bound */
+  WEFT_IN_FLIGHT_UNKNOWN,
   /* the warm-up of 1F1B runs before the first backward; the pipeline idles while it fills and
    * drains */
   WEFT_IN_FLIGHT_WARM_UP,
@@ -78,7 +80,8 @@ struct weft_schedule_row {
    * backward */
   gboolean interleaved;
   gboolean even;            /* the numbers of ranks and of microbatches must be even */
-  uint32_t least_micros;    /* least number of microbatches, per rank of the pipeline */
+  /* the schedule needs at least this many microbatches for each pipeline rank */
+  uint32_t least_micros;
   /* in the steady phase the same cells repeat for every microbatch (with several chunks per rank,
    * for every group of microbatches) */
   gboolean steady;

@@ -107,7 +107,7 @@ __launch_bounds__ (THREADS) tiles_forward (forward_of<T> f)
     soften<ROWS> (s, &soft, shrink, a.scale * LOG2_E);
     times<V> (sum, shrink);
     multiply_by<V, ROWS / 8> (sum, s, v_tile + (i - 1) % 2 * v_size);
-    __syncthreads (); /* the next fetch overwrites this tile */
+    __syncthreads (); /* barrier, because the next fetch overwrites this tile */
   }
 
   leave_softened<V> (f, h, mine, soft, sum);

@@ -361,13 +361,14 @@ template <class T, int D> struct key_gradients {
   static const int N = NARROW<D>;
   const struct attention &a;
   strip<T> q, dout;          /* queries and output gradients of the first head of the group */
-  const struct known *known; /* lse and delta, from the first query of that head on */
+  /* lse and delta of the queries, from the first query of the head group's first head on */
+  const struct known *known;
   T *k_tile, *v_tile, *stages;
   struct known *of; /* lse and delta of the queries in all buffers, in shared memory */
   struct passing pass;
   int position; /* position of the first key */
-  int tiles;    /* inner tiles per query head */
-  int head, at; /* head (of the group) and tile to copy next */
+  int tiles;    /* number of inner tiles for each query head */
+  int head, at; /* number of the head (in the group) and of the tile that are copied next */
   int seen;     /* tile whose scores become probabilities next */
   float dk[D / 8][4], dv[D / 8][4], s[N / 8][4], dp[N / 8][4];
   uint32_t p[N / TERMS][4], ds[N / TERMS][4];
@@ -497,7 +498,9 @@ differentiate_keys (const backward_of<T> &b)
       g.begin_products (i);
       products_wait<2> ();
       g.become_probabilities (i);
-      products_wait<1> (); /* p is rounded into the registers of ds */
+      /* waits, because p is about to be rounded into the registers of ds, which the products of the
+       * previous tile read */
+      products_wait<1> ();
       hold (g.dk);
       g.finish (i);
     }

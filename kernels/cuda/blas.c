@@ -15,12 +15,16 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Key of an algorithm. No padding bytes: it is hashed and compared as bytes. */
+/* Key of an algorithm in a hash table. The struct has no padding bytes, because it is hashed and
+ * compared as bytes. */
 struct shape {
   uint64_t m, n, k;
-  uint32_t alignment[5]; /* of a, b, y, bias, aux, in bytes, at most 256; 0: no such operand */
+  /* alignment in bytes (at most 256) of a, b, y, bias and aux; 0: the product has no such
+   * operand */
+  uint32_t alignment[5];
   uint8_t a_turned, b_turned, accumulate, dtype, y_dtype, scaled, epilogue;
-  uint8_t b_dtype, codes, pad[3]; /* codes: for fp8, the flags that select the kernel */
+  /* for fp8 products: flags that select the kernel of the library */
+  uint8_t b_dtype, codes, pad[3];
 };
 G_STATIC_ASSERT (sizeof (struct shape) == 56);
 
@@ -28,8 +32,9 @@ struct choice {
   struct shape shape;
   cublasLtMatmulAlgo_t algorithm;
   uint64_t scratch;
-  uint64_t apart; /* enum apart: run the plain product, with kernels of Weft's before and after
-                   * it */
+  /* bits of enum apart: the library runs the product alone, and kernels of Weft run before or after
+   * the product */
+  uint64_t apart;
 };
 
 enum apart { APART_EPILOGUE = 1, APART_BIAS = 2 };
@@ -37,10 +42,11 @@ enum apart { APART_EPILOGUE = 1, APART_BIAS = 2 };
 struct weft_cuda_blas {
   cublasLtHandle_t handle;
   GHashTable *choices; /* by shape */
-  GHashTable *loaded;  /* set of struct choice *, whose kernels load_product() has loaded */
+  GHashTable *loaded;  /* set of struct choice * whose kernels load_product() has loaded */
   int arch;            /* 10 * major + minor */
   gboolean only_prepare;
-  char machine[360]; /* library, driver and GPU, as in the file */
+  /* names library, driver and GPU, as in the first line of the file of algorithms */
+  char machine[360];
 };
 
 /* ------------------------------------------------------------------------------ choices */
@@ -93,7 +99,7 @@ shape_of (const struct weft_cuda_gemm *g)
 /* cuBLASLt descriptors of a product. */
 typedef struct call {
   cublasLtMatmulDesc_t desc;
-  cublasLtMatrixLayout_t a, b, y; /* a: of the library's A, which is Weft's b */
+  cublasLtMatrixLayout_t a, b, y; /* a: the layout of the library's matrix A, which is Weft's b */
 } call;
 
 static void
@@ -120,7 +126,7 @@ type_of (uint8_t dtype)
                               : CUDA_R_16F;
 }
 
-/* Descriptor of a row-major matrix. */
+/* Describes a row-major matrix to the library, whose matrices are column-major. */
 static cublasStatus_t
 describe (cublasLtMatrixLayout_t *layout, uint8_t dtype, uint64_t rows, uint64_t columns)
 {
@@ -173,7 +179,7 @@ set_epilogue (cublasLtMatmulDesc_t desc, const struct weft_cuda_gemm *g)
   return status;
 }
 
-/* Passes alpha and beta as device pointers. */
+/* Sets the pointer mode: alpha and beta are passed as device pointers. */
 static cublasStatus_t
 set_scale (cublasLtMatmulDesc_t desc)
 {
@@ -183,8 +189,8 @@ set_scale (cublasLtMatmulDesc_t desc)
                                          sizeof mode);
 }
 
-/* fp8: addresses and modes of the scales, and whether reduced-precision accumulation is allowed.
- * The library's A is Weft's b. */
+/* For fp8 products: passes the addresses and modes of the scales, and whether accumulation with
+ * reduced precision is allowed. The library's matrix A is Weft's b. */
 static cublasStatus_t
 set_codes (cublasLtMatmulDesc_t desc, const struct weft_cuda_gemm *g)
 {
@@ -261,8 +267,9 @@ call_init (struct call *c, const struct weft_cuda_gemm *g)
   return NULL;
 }
 
-/* The plain product of g. APART_EPILOGUE: without its epilogue, stored where the epilogue reads it.
- * APART_BIAS: without its bias, which is already in y and to which the product adds. */
+/* Returns the product g without the epilogue or without the bias, which a kernel of Weft computes.
+ * APART_EPILOGUE: the product is stored where the epilogue reads it. APART_BIAS: the bias is
+ * already in y, and the product adds to y. */
 static struct weft_cuda_gemm
 plain_of (const struct weft_cuda_gemm *g, uint64_t apart)
 {
@@ -292,9 +299,9 @@ run (const struct weft_cuda_launch *on, const struct weft_cuda_gemm *g, const st
                                   on->scratch, choice->scratch, (cudaStream_t) on->stream));
 }
 
-/* Runs a product with bias and epilogue. If these run separately, c describes the plain product.
- * While kernels are only loaded, the product is skipped, because load_product() has loaded its
- * kernel. */
+/* Runs a product with bias and epilogue. If kernels of Weft compute these, c describes the product
+ * alone. While kernels are only loaded, the product is skipped, because load_product() has loaded
+ * its kernel. */
 static const char *
 run_all (const struct weft_cuda_launch *on, const struct weft_cuda_gemm *g, const struct call *c,
          const struct choice *choice)
@@ -330,8 +337,9 @@ want (preference p, cublasLtMatmulPreferenceAttributes_t attribute, const void *
   return cublasLtMatmulPreferenceSetAttribute (p, attribute, value, bytes);
 }
 
-/* Sets the limits of the heuristic: scratch, alignments, and no sums in order of arrival. The
- * library's A is Weft's b. */
+/* Sets the limits for the algorithms that the library's heuristic suggests: scratch size,
+ * alignments, and no algorithm that adds partial sums in order of arrival. The library's matrix A
+ * is Weft's b. */
 static cublasStatus_t
 set_preferences (preference p, const struct shape *s, uint64_t scratch)
 {
@@ -355,7 +363,8 @@ set_preferences (preference p, const struct shape *s, uint64_t scratch)
   return status;
 }
 
-/* Stores the heuristic's suggestions in `found`, best first, and their number in *n. */
+/* Stores the algorithms that the library's heuristic suggests in `found`, best first, and their
+ * number in *n. */
 static const char *
 guess (const struct weft_cuda_launch *on, const struct weft_cuda_gemm *g, const struct call *c,
        cublasLtMatmulHeuristicResult_t found[WEFT_BLAS_CANDIDATES], int *n)
@@ -398,7 +407,7 @@ fastest_of (const struct weft_cuda_launch *on, const struct weft_cuda_gemm *g, c
 
 /* ----------------------------------------------------------------- operands for timing */
 
-/* Buffers that products read and write while they are timed. */
+/* Buffers that products read and write while they are measured. */
 typedef struct operands {
   struct weft_cuda_gemm gemm;
   void *block[5];
@@ -429,7 +438,8 @@ make_operands (operands *o, const struct weft_cuda_gemm *g)
   return ok;
 }
 
-/* Milliseconds of a choice on operands like those of g; negative: the product failed. */
+/* Milliseconds that a choice takes on operands with the sizes of g; negative: the product
+ * failed. */
 static float
 time_of (const struct weft_cuda_launch *on, const struct weft_cuda_gemm *g,
          const struct choice *choice)
@@ -443,7 +453,8 @@ time_of (const struct weft_cuda_launch *on, const struct weft_cuda_gemm *g,
   return call_init (&c, &product) ? -1 : fastest_of (on, &o.gemm, &c, choice);
 }
 
-/* Times n algorithms, and returns the index of the fastest; 0 if no algorithm could be timed. */
+/* Measures n algorithms, and returns the index of the fastest one; 0 if no algorithm could be
+ * measured. */
 static int
 fastest (const struct weft_cuda_launch *on, const struct weft_cuda_gemm *g,
          const cublasLtMatmulHeuristicResult_t *found, int n)
@@ -475,7 +486,7 @@ remember (struct weft_cuda_blas *blas, const struct choice *choice)
   return kept;
 }
 
-/* Chooses an algorithm. NULL: no algorithm runs; *error says why. */
+/* Chooses an algorithm by measurement. NULL: no algorithm runs; *error is the reason. */
 static const struct choice *
 choose (const struct weft_cuda_launch *on, const struct weft_cuda_gemm *g, const char **error)
 {
@@ -493,8 +504,8 @@ choose (const struct weft_cuda_launch *on, const struct weft_cuda_gemm *g, const
   return remember (on->blas, &choice);
 }
 
-/* Whether a choice runs with this scratch; before the first step also whether the library still
- * accepts a choice from a file. */
+/* Whether the algorithm of a choice fits into the scratch of this launch. Before the first step,
+ * also whether the library still accepts an algorithm that was loaded from a file. */
 static gboolean
 still_runs (const struct weft_cuda_launch *on, const struct weft_cuda_gemm *g,
             const struct choice *choice)
@@ -520,7 +531,8 @@ known_of (const struct weft_cuda_launch *on, const struct weft_cuda_gemm *g)
   return known && still_runs (on, g, known) ? known : NULL;
 }
 
-/* Records, as the choice for g, the algorithm of the plain product with `apart` added. */
+/* Stores the choice for g: the algorithm of the plain product, with the bits `apart` for the
+ * kernels that Weft runs beside it. */
 static const struct choice *
 remember_apart (const struct weft_cuda_launch *on, const struct weft_cuda_gemm *g,
                 const struct choice *product, enum apart apart)
@@ -532,7 +544,8 @@ remember_apart (const struct weft_cuda_launch *on, const struct weft_cuda_gemm *
   return remember (on->blas, &choice);
 }
 
-/* The choice for a product without epilogue. If the library does not add its bias, Weft does. */
+/* The choice for a product without epilogue. If the library cannot add the bias, a kernel of Weft
+ * adds it. */
 static const struct choice *
 choice_of (const struct weft_cuda_launch *on, const struct weft_cuda_gemm *g, const char **error)
 {
@@ -546,7 +559,8 @@ choice_of (const struct weft_cuda_launch *on, const struct weft_cuda_gemm *g, co
   return found ? remember_apart (on, g, found, APART_BIAS) : NULL;
 }
 
-/* The choice for a product with an epilogue: fused in the library if supported and not slower. */
+/* The choice for a product with an epilogue. The library fuses the epilogue if it supports this and
+ * if the fused product is not slower. */
 static const struct choice *
 choice_with (const struct weft_cuda_launch *on, const struct weft_cuda_gemm *g, const char **error)
 {
@@ -571,8 +585,8 @@ choice_with (const struct weft_cuda_launch *on, const struct weft_cuda_gemm *g, 
   return one ? one : remember_apart (on, g, &apart, APART_EPILOGUE);
 }
 
-/* The library loads a kernel at its first run, so this function runs the product once. Without
- * memory for operands, the kernel is loaded in the first step. */
+/* Runs the product once, because the library loads a kernel at its first run. If there is no memory
+ * for operands, the kernel is loaded in the first step. */
 static void
 load_product (const struct weft_cuda_launch *on, const struct weft_cuda_gemm *g,
               const struct choice *choice)

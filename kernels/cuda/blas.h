@@ -13,7 +13,7 @@
 
 struct weft_cuda_blas;
 
-/* On failure: NULL, and *error is a static text. */
+/* Opens cuBLASLt. On failure returns NULL, and *error is a static text. */
 struct weft_cuda_blas *weft_blas_new (const char **error);
 void weft_blas_free (struct weft_cuda_blas *blas);
 
@@ -22,7 +22,7 @@ void weft_blas_free (struct weft_cuda_blas *blas);
  * memory is not available. The call then waits for the stream. */
 void weft_blas_only_prepare (struct weft_cuda_blas *blas, gboolean on);
 
-/* Number of shapes with an algorithm. */
+/* Number of shapes for which an algorithm is known. */
 uint32_t weft_blas_count (const struct weft_cuda_blas *blas);
 
 /* Saves and loads algorithms. The file has a first line that names library, driver and GPU, then
@@ -32,7 +32,7 @@ gboolean weft_blas_save (const struct weft_cuda_blas *blas, const char *path, GE
 gboolean weft_blas_load (struct weft_cuda_blas *blas, const char *path, uint32_t *found,
                          GError **error);
 
-/* Text that names the library, the driver and the GPU of the algorithms; owned by `blas`. */
+/* Text that names library, driver and GPU, for which the algorithms are valid; owned by `blas`. */
 const char *weft_blas_machine (const struct weft_cuda_blas *blas);
 
 /* Default file for this machine's algorithms: in the user's cache folder, named after library,

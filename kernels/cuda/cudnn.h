@@ -15,7 +15,8 @@
 
 typedef void *weft_cudnn_thing; /* cudnnBackendDescriptor_t */
 
-/* cudnnStatus_t is int here; cudnnHandle_t and cudaStream_t are pointers. */
+/* cudnnStatus_t is declared as int here; cudnnHandle_t and cudaStream_t are declared as
+ * pointers. */
 #define WEFT_CUDNN_CALL_LIST(X)                                                                    \
   X (size_t, GetVersion, (void))                                                                   \
   X (const char *, GetErrorString, (int status))                                                   \
@@ -43,7 +44,7 @@ struct weft_cudnn_calls {
  * *why is a static text that lists what was tried. */
 struct weft_cudnn_calls *weft_cudnn_open (const char *place, const char **why);
 
-/* Constants of the interface: Weft's name, cuDNN's name, value. */
+/* Constants of cuDNN's interface. Columns: Weft's name, cuDNN's name, value. */
 #define WEFT_CUDNN_NUMBER_LIST(X)                                                                  \
   X (TYPE_HANDLE, CUDNN_TYPE_HANDLE, 0)                                                            \
   X (TYPE_DATA_TYPE, CUDNN_TYPE_DATA_TYPE, 1)                                                      \
@@ -148,9 +149,10 @@ struct weft_cudnn_view {
  * part of the scratch. */
 struct weft_cudnn_bound {
   int64_t id;
-  int slot;        /* index of the caller's pointer, or -1 */
-  uint64_t offset; /* elements from that pointer; without a slot, bytes from the start of the
-                    * scratch */
+  int slot;        /* index of the pointer that the caller passes, or -1 */
+  /* offset in elements from that pointer; without a slot, offset in bytes from the start of the
+   * scratch */
+  uint64_t offset;
   float number;
   gboolean is_number;
 };
@@ -159,26 +161,30 @@ struct weft_cudnn_bound {
  * do nothing. */
 typedef struct weft_cudnn_graph {
   const struct weft_cudnn_calls *calls;
-  void *handle;            /* cudnnHandle_t; NULL: the device is only described */
-  weft_cudnn_thing device; /* description of the device, or NULL */
+  /* a cudnnHandle_t; NULL: the device is only described, and plans cannot run */
+  void *handle;
+  weft_cudnn_thing device; /* descriptor of the device, or NULL (the device of the handle) */
   weft_cudnn_thing thing[WEFT_CUDNN_MOST_THINGS], op[WEFT_CUDNN_MOST_OPS], plan;
   int n_things, n_ops, n_bound;
   struct weft_cudnn_bound bound[WEFT_CUDNN_MOST_BOUND];
-  int64_t id;              /* id of the newest tensor */
-  uint64_t own, workspace; /* scratch bytes: Weft's own, followed by the library's workspace */
+  int64_t id;              /* id of the newest tensor of the graph */
+  /* number of scratch bytes of Weft's own tensors; number of workspace bytes of the library, which
+   * follow */
+  uint64_t own, workspace;
   char error[512];         /* "": no error */
 } weft_cudnn_graph;
 
 void weft_cudnn_graph_clear (weft_cudnn_graph *g);
 G_DEFINE_AUTO_CLEANUP_CLEAR_FUNC (weft_cudnn_graph, weft_cudnn_graph_clear)
 
-/* A tensor in the caller's memory, at `offset` elements of pointer `slot`. */
+/* A tensor of the graph in the caller's memory: at `offset` elements after the pointer with index
+ * `slot`. */
 weft_cudnn_thing weft_cudnn_tensor (weft_cudnn_graph *g, int type,
                                     const struct weft_cudnn_view *view, int slot, uint64_t offset);
-/* An intermediate tensor between operations, not in memory. */
+/* A tensor of the graph between two operations, which is not stored in memory. */
 weft_cudnn_thing weft_cudnn_between (weft_cudnn_graph *g, int type,
                                      const struct weft_cudnn_view *view);
-/* An intermediate tensor kept in scratch as fp32. */
+/* A tensor of the graph between two operations, which is stored as fp32 in scratch. */
 weft_cudnn_thing weft_cudnn_kept (weft_cudnn_graph *g, const struct weft_cudnn_view *view);
 weft_cudnn_thing weft_cudnn_number (weft_cudnn_graph *g, float number);
 
@@ -187,12 +193,12 @@ void weft_cudnn_matmul (weft_cudnn_graph *g, weft_cudnn_thing a, weft_cudnn_thin
 void weft_cudnn_reduce (weft_cudnn_graph *g, int operator, weft_cudnn_thing x, weft_cudnn_thing y);
 void weft_cudnn_reshape (weft_cudnn_graph *g, weft_cudnn_thing x, weft_cudnn_thing y);
 
-/* A pointwise operation: y = x `mode` b. SELECT: y is x where t is true, b elsewhere. GEN_INDEX: y
- * is the index along `axis`. */
+/* A pointwise operation: y = x `mode` b. Mode SELECT: y is x where t is true, and b elsewhere. Mode
+ * GEN_INDEX: y is the index along `axis`. */
 struct weft_cudnn_point {
-  int mode, precision; /* WEFT_CUDNN_FLOAT ... */
+  int mode, precision; /* data type in which the operation computes: WEFT_CUDNN_FLOAT ... */
   int64_t axis;
-  weft_cudnn_thing x, b, t, y; /* b, t: may be NULL */
+  weft_cudnn_thing x, b, t, y; /* b and t may be NULL, depending on `mode` */
 };
 void weft_cudnn_pointwise (weft_cudnn_graph *g, const struct weft_cudnn_point *p);
 

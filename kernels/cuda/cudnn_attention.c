@@ -11,9 +11,9 @@ enum { QKV, O, LSE, DO, DQKV }; /* slots */
 struct attention {
   weft_cudnn_graph *g;
   const struct weft_cudnn_shape *s;
-  struct weft_cudnn_view q, k, v, o; /* k and v: one row per token */
+  struct weft_cudnn_view q, k, v, o; /* layout of the keys and of the values: one row per token */
   struct weft_cudnn_view scores, row;
-  uint64_t at_k, at_v; /* first column of keys, of values */
+  uint64_t at_k, at_v; /* first column of the keys, and of the values, in a token's row */
   int type;
 };
 
@@ -24,7 +24,7 @@ view_of (int64_t batch, int64_t heads, int64_t rows, int64_t columns)
                                    { heads * rows * columns, rows * columns, columns, 1 } };
 }
 
-/* View of heads side by side in rows of `row` elements. */
+/* Describes heads that lie side by side in rows of `row` elements. */
 static struct weft_cudnn_view
 heads_in_rows (const struct weft_cudnn_shape *s, uint64_t heads, uint64_t width, uint64_t row)
 {
@@ -70,7 +70,7 @@ attention_of (weft_cudnn_graph *g, const struct weft_cudnn_shape *s)
 
 /* -------------------------------------------------------------------- pointwise operations */
 
-/* A pointwise operation with a new fp32 tensor of the given shape as result. */
+/* Appends a pointwise operation whose result is a new fp32 tensor of the given shape. */
 static weft_cudnn_thing
 point (const struct attention *a, int mode, const struct weft_cudnn_view *view, weft_cudnn_thing x,
        weft_cudnn_thing b)
@@ -96,7 +96,8 @@ index_along (const struct attention *a, int64_t axis, weft_cudnn_thing scores)
   return y;
 }
 
-/* Scores where a comparison holds, minus infinity elsewhere. */
+/* Appends operations that keep the scores where a comparison holds, and replace them by minus
+ * infinity elsewhere. */
 static weft_cudnn_thing
 where (const struct attention *a, int mode, const weft_cudnn_thing compared[2],
        weft_cudnn_thing scores)
@@ -119,7 +120,7 @@ where (const struct attention *a, int mode, const weft_cudnn_thing compared[2],
   return y;
 }
 
-/* Causal mask with an optional sliding window. */
+/* Appends the causal mask, with an optional sliding window. */
 static weft_cudnn_thing
 mask (const struct attention *a, weft_cudnn_thing scores)
 {
@@ -157,8 +158,8 @@ sum (const struct attention *a, int operator, weft_cudnn_thing x)
 
 /* ----------------------------------------------------------------------------------- graphs */
 
-/* Forward; lse is the natural log-sum-exp of scaled scores: max + log (sum of exp (score -
- * max)). */
+/* Builds the forward graph. lse is the natural log-sum-exp of the scaled scores: max + log (sum of
+ * exp (score - max)). */
 static void
 forward (const struct attention *a, weft_cudnn_thing q, weft_cudnn_thing kt, weft_cudnn_thing scale)
 {
@@ -186,8 +187,8 @@ forward (const struct attention *a, weft_cudnn_thing q, weft_cudnn_thing kt, wef
   weft_cudnn_matmul (a->g, p, v, o);
 }
 
-/* Gradient of keys or values: contributions of the query heads, summed over the heads of a
- * group. */
+/* Builds the gradient of keys or values: the contributions of the query heads, summed over the
+ * heads of a group. */
 static void
 key_gradient (const struct attention *a, weft_cudnn_thing scores, weft_cudnn_thing rows,
               weft_cudnn_thing out, uint64_t width)
@@ -230,7 +231,7 @@ query_gradient (const struct attention *a, weft_cudnn_thing ds, weft_cudnn_thing
                 .mode = WEFT_CUDNN_IDENTITY, .precision = WEFT_CUDNN_FLOAT, .x = added, .y = dq });
 }
 
-/* Dot product of do and o, per query. */
+/* Appends the dot product of do and o for each query. */
 static weft_cudnn_thing
 delta_of (const struct attention *a, weft_cudnn_thing d_o)
 {

@@ -244,7 +244,8 @@ graph_of (weft_cudnn_graph *g)
   return graph;
 }
 
-/* Stores the heuristic's suggestions in `out`, best first, and returns their number. */
+/* Stores the execution plans that the library's heuristic suggests in `out`, best first. Returns
+ * their number. */
 static int64_t
 configs_of (weft_cudnn_graph *g, weft_cudnn_thing graph, weft_cudnn_thing *out)
 {
@@ -307,7 +308,8 @@ weft_cudnn_finish (weft_cudnn_graph *g)
   return FALSE;
 }
 
-/* Binds pointers for one call: the scratch is known only when the plan runs on a stream. */
+/* Sets the pointers of one call: the address of the scratch is known only when the plan runs on a
+ * stream. */
 static void
 fill_pack (weft_cudnn_graph *g, weft_cudnn_thing pack, void *const *pointer, void *scratch)
 {

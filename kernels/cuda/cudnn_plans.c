@@ -1,4 +1,4 @@
-/* Plans by shape, and the library that makes them. */
+/* Plans of one device by shape, and the functions of the library that makes the plans. */
 #include "kernels/cuda/cudnn_attention.h"
 #include "core/base/words.h"
 #include <dlfcn.h>
@@ -8,7 +8,8 @@
 
 #define FILE_NAME "libcudnn.so.9"
 
-/* Where the library may be: the loader's path, an installed toolkit, a manual installation. */
+/* Names of the library file that are tried: the name for the loader's path, then the folders of an
+ * installed toolkit and of a manual installation. */
 static const char *const places[] = { FILE_NAME, "/usr/local/cuda/lib64/" FILE_NAME,
                                       "/usr/local/cuda/lib/" FILE_NAME };
 
@@ -33,8 +34,8 @@ find_calls (void *library, struct weft_cudnn_calls *calls)
   return TRUE;
 }
 
-/* Loads the library at `place`; NULL: failed, and the reason is appended to `tried`. The library is
- * never closed, because it has threads and memory of its own. */
+/* Loads the library file `place`. NULL: it could not be loaded, and the reason is appended to
+ * `tried`. The library is never closed, because it has threads and memory of its own. */
 static struct weft_cudnn_calls *
 open_at (const char *place, GString *tried)
 {
@@ -105,7 +106,7 @@ wrong_with (const struct weft_cudnn_shape *s, size_t version)
 struct plan {
   struct weft_cudnn_shape shape;
   weft_cudnn_graph graph;
-  const char *refused; /* NULL: there is a plan */
+  const char *refused; /* why no plan could be made; NULL: there is a plan */
 };
 
 struct weft_cudnn_attention {

@@ -14,7 +14,7 @@ enum { IDS, TABLE, POSITIONS, Y };
 enum { BWD_IDS, DY, DTABLE, DPOSITIONS };
 
 struct table {
-  uint64_t hidden, first, rows; /* vocabulary rows of this rank */
+  uint64_t hidden, first, rows; /* first, rows: the rows of the vocabulary that this rank has */
   float multiplier;             /* factor of embeddings and of their gradients */
 };
 
@@ -181,7 +181,8 @@ gather_pieces (struct gather g)
   }
 }
 
-/* The piece in which a word begins adds the partial sums of the pieces after it. */
+/* A word (token id) may continue over several pieces: the piece in which the word begins adds the
+ * partial sums of the pieces after it. */
 __global__ void
 join_pieces (struct gather g, uint64_t pieces)
 {

@@ -142,7 +142,7 @@ weft_cuda_fp8_matmul_dgrad (const struct weft_cuda_launch *l)
   return error ? error : weft_cuda_multiply (&on, &g);
 }
 
-/* Rows of codes, for the bias gradient. */
+/* Rows of fp8 codes and their scales, which the bias gradient sums. */
 struct row_codes {
   const uint8_t *code;
   const void *scale;

@@ -31,7 +31,7 @@ weft_fp8_refused (int arch, uint64_t block)
 }
 
 struct weft_fp8_layout {
-  uint64_t rows, blocks; /* numbers of scales along the rows and along the terms */
+  uint64_t rows, blocks; /* number of scales along the rows; number of scales along the terms */
   uint64_t block;
   int square;
 };
@@ -42,7 +42,7 @@ weft_fp8_up (uint64_t n, uint64_t to)
   return (n + to - 1) / to * to;
 }
 
-/* Layout of the scales of a factor with `rows` rows and `terms` terms. */
+/* Layout of the scales of a factor with `rows` rows and `terms` terms per row. */
 WEFT_INLINE struct weft_fp8_layout
 weft_fp8_layout_of (uint64_t rows, uint64_t terms, uint64_t block, int square)
 {
@@ -55,8 +55,8 @@ weft_fp8_layout_of (uint64_t rows, uint64_t terms, uint64_t block, int square)
   return l;
 }
 
-/* Number of scales that the library reads, padding included; bytes for blocks of 32, otherwise
- * floats. */
+/* Number of scales that the library reads, padding included. Scales of blocks of 32 elements are
+ * bytes, other scales are floats. */
 WEFT_INLINE uint64_t
 weft_fp8_layout_count (const struct weft_fp8_layout *l)
 {
@@ -67,7 +67,7 @@ weft_fp8_layout_count (const struct weft_fp8_layout *l)
   return l->square ? l->rows * weft_fp8_up (l->blocks, 4) : l->blocks * weft_fp8_up (l->rows, 4);
 }
 
-/* Index of a scale in the layout. */
+/* Index of the scale of (row, block of terms) in cuBLASLt's layout. */
 WEFT_INLINE uint64_t
 weft_fp8_layout_place (const struct weft_fp8_layout *l, uint64_t row, uint64_t block)
 {

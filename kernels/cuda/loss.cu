@@ -21,7 +21,8 @@ enum { GRADIENT = 3 };
 struct vocabulary {
   uint64_t rows, columns, counted; /* columns of a row; those inside the vocabulary */
   uint64_t first;                  /* word id of the first column */
-  float less;                      /* logits were soft-capped at 1 / less; 0: no soft-capping */
+  /* 1 / cap of the soft-capping that the logits have gone through; 0: no soft-capping */
+  float less;
 };
 
 /* Online softmax: largest so far, and sum of exponentials relative to it. */
@@ -375,7 +376,7 @@ row_both (T *logits, const int32_t *targets, const float *gradient, struct vocab
     T *x = logits + row * v.columns;
     uint64_t target = (uint64_t) targets[row] - v.first;
     struct soft none = { -INFINITY, 0 };
-    /* before the logit is overwritten */
+    /* reads the logit before put_gradient() overwrites it */
     float hit = threadIdx.x == 0 ? target_logit (x, target, v) : 0;
     struct soft s = join_threads (see_row ((const V *) x, v, none, true, kept), room);
     float lse = s.most + logf (s.sum);

@@ -465,7 +465,8 @@ number_rows (struct sorting s, uint64_t n, uint64_t stride, int32_t *row)
   }
 }
 
-/* Leaf j of an expert covers choices [j * each, (j + 1) * each). */
+/* Counts the rows of each expert in each leaf. Leaf j contains the choices [j * each, (j + 1) *
+ * each). */
 __global__ void
 count_rows (struct sorting s, uint64_t n, uint64_t leaves, uint64_t each, int64_t *counts,
             uint64_t experts)

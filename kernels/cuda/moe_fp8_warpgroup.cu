@@ -16,7 +16,9 @@
 #include "kernels/cuda/moe_fp8.cuh"
 
 enum { FACTOR_BYTES = SIDE_OF_TILE * ROW, STAGE_BYTES = 2 * FACTOR_BYTES, STAGES = 3 };
-enum { SUMS_ROW = SIDE_OF_TILE + 8 /* floats: rows of a fragment in banks of their own */ };
+/* SUMS_ROW: floats per row of sums: 8 more than the tile has columns, so that the rows of a
+ * fragment lie in different memory banks. */
+enum { SUMS_ROW = SIDE_OF_TILE + 8 };
 enum { ROW_SCALES, COLUMN_SCALES, N_SCALES };
 enum { WORDS = ROW / (THREADS_OF_TILE / 32) /* words of 4 codes per thread, one per term */ };
 

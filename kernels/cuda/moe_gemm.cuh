@@ -8,7 +8,8 @@
  * terms of the sums. */
 struct grouped {
   struct array a, b, y;
-  uint64_t rows, columns, terms; /* rows: of weight gradients only; terms: of other products */
+  /* rows: only set for weight gradients; terms: only set for the other products */
+  uint64_t rows, columns, terms;
   uint64_t experts;
   const uint64_t *begin, *tile; /* first row, and first tile of rows, by expert */
   bool adds;

@@ -5,7 +5,7 @@
 
 enum { THREADS = 256, MOST_BLOCKS = 8192, WARPS = THREADS / 32 };
 
-/* N elements read at once. */
+/* N elements that are read at once. */
 template <class T, int N> struct alignas (sizeof (T) * N) some {
   static const int n = N;
   T at[N];
@@ -43,7 +43,7 @@ enum { PERMUTE_Y = 2 };
 enum { UNPERMUTE_CHOICE = 2, UNPERMUTE_Y };
 enum { TOKENS, COLUMNS, EACH, ROWS };
 
-/* Scratch: the token of each row. */
+/* Bytes of scratch: the token of each row. */
 WEFT_CUDA_SCRATCH (moe_permute, s->dim[ROWS] * sizeof (int32_t))
 
 __global__ void
@@ -61,7 +61,7 @@ somebody (const int32_t *row, uint64_t n, uint64_t each, int32_t *from)
       from[row[i]] = (int32_t) (i / each);
 }
 
-/* Rows without a token become 0. */
+/* Copies the token of each row. Rows without a token become 0. */
 template <class P>
 __global__ void
 permute (const P *x, const int32_t *from, P *y, uint64_t rows, uint64_t columns)

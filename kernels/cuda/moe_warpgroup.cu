@@ -139,7 +139,7 @@ make_tile (const struct grouped &g)
     t.multiply (0);
     for (int i = 1; i < t.slices; i++) {
       t.multiply (i);
-      products_wait<1> (); /* products of the slice before */
+      products_wait<1> (); /* waits for the products of the previous slice */
     }
     products_wait<0> ();
     hold (t.sum);

@@ -83,7 +83,7 @@ struct kv_place {
 static const char *
 run_kv (const struct weft_cuda_launch *l, bool back)
 {
-  const uint64_t *dim = l->dim; /* tokens heads groups width value */
+  const uint64_t *dim = l->dim; /* the dimensions: tokens, heads, groups, width, value */
   struct kv_place place = { dim[1] * dim[3], dim[2] * (dim[3] + (dim[4] ? dim[4] : dim[3])) };
 
   return run (l, place, dim[0] * place.kv, back);
@@ -166,7 +166,7 @@ struct deal_place {
 static const char *
 run_deal (const struct weft_cuda_launch *l, bool back)
 {
-  const uint64_t *dim = l->dim; /* tokens members heads groups width value */
+  const uint64_t *dim = l->dim; /* the dimensions: tokens, members, heads, groups, width, value */
   uint64_t q = dim[2] * dim[4], k = dim[3] * dim[4], v = dim[3] * (dim[5] ? dim[5] : dim[4]);
   struct deal_place place = { dim[0], dim[1], { q, k, v } };
 
@@ -246,7 +246,9 @@ weft_cuda_join_columns (const struct weft_cuda_launch *l)
 
 /* A range of rows or columns of a matrix. */
 struct part_place {
-  uint64_t columns, all, first; /* columns here, columns of the whole; first element of the part */
+  /* number of columns of this rank; number of columns of the whole; index of the first element of
+   * this rank */
+  uint64_t columns, all, first;
 
   __device__ void
   operator() (uint64_t i, uint64_t *from, uint64_t *to) const
@@ -259,7 +261,7 @@ struct part_place {
 const char *
 weft_cuda_take_part (const struct weft_cuda_launch *l)
 {
-  const uint64_t *dim = l->dim; /* rows columns row_parts column_parts */
+  const uint64_t *dim = l->dim; /* the dimensions: rows, columns, row_parts, column_parts */
   uint64_t rows = dim[0] / dim[2], columns = dim[1] / dim[3];
   struct part_place place = { columns, dim[1], 0 };
 
@@ -303,14 +305,14 @@ struct shared_place {
   {
     uint64_t part = q + 2 * k, own = q + 2 * width;
     *to = i;
-    if (puts) { /* i: element of the ranks' parts, copied from the heads */
+    if (puts) { /* i is an element of the ranks' parts, which is copied from the heads */
       uint64_t rank = i / part / tokens, token = i / part % tokens, column = i % part;
       uint64_t kind = (column - q) / k, rest = (column - q) % k;
       *from = column < q ? token * own + column
                          : token * own + q + kind * width + (rank - first) * k + rest;
       if (column < q ? rank != at : rank - first >= sharing)
         *from = NOWHERE;
-    } else { /* i: element of the heads, copied from the ranks' parts */
+    } else { /* i is an element of the heads, which is copied from the ranks' parts */
       uint64_t token = i / own, column = i % own;
       uint64_t kind = (column - q) / width, rest = (column - q) % width;
       *from = column < q ? (at * tokens + token) * part + column
@@ -322,7 +324,7 @@ struct shared_place {
 static const char *
 run_shared (const struct weft_cuda_launch *l, bool puts)
 {
-  const uint64_t *dim = l->dim; /* tokens parts heads groups width */
+  const uint64_t *dim = l->dim; /* the dimensions: tokens, parts, heads, groups, width */
   uint64_t sharing = dim[1] / dim[3];
   struct shared_place place = { dim[0], dim[2] / dim[1] * dim[4], dim[3] * dim[4] / dim[1], dim[4],
                                 l->tp.at, l->tp.at / sharing * sharing, sharing, puts };
@@ -398,7 +400,7 @@ weft_cuda_settle (const struct weft_cuda_launch *l)
 
 /* ------------------------------------------------------------------ one part of a gradient */
 
-/* Zeros all elements outside [first, last). They become -0.0, which leaves every sum unchanged. */
+/* Sets all elements outside [first, last) to -0.0: adding -0.0 leaves every sum unchanged. */
 __global__ void
 keep (struct array x, uint64_t n, uint64_t first, uint64_t last)
 {
@@ -472,7 +474,7 @@ merge (struct array o, float *lse, struct array part, const float *part_lse, uin
     uint64_t token = row / heads, head = row % heads;
     uint64_t at = (token / sequence * heads + head) * sequence + token % sequence;
     float mine = lse[at], other = part_lse[at], most = fmaxf (mine, other);
-    __syncwarp (); /* all lanes have read */
+    __syncwarp (); /* all lanes have read lse, which lane 0 overwrites below */
     if (other == -INFINITY)
       continue;
     float a = expf (mine - most), b = expf (other - most), sum = a + b;

@@ -11,10 +11,10 @@
 
 enum { NARROW = 32, WIDE = 256, SHORT_ROW = 256 };
 
-/* Rows up to this length stay in shared memory as floats and are read once. */
+/* Maximum length of a row that stays in shared memory as floats and is read once. */
 enum { MOST_KEPT = 12288 / 2 };
 
-/* Up to this length backward keeps two floats per element. */
+/* Maximum length of a row of which backward keeps two floats per element in shared memory. */
 enum { MOST_KEPT_TWICE = 12288 / 2 - 64 };
 
 /* Rows of a matrix, or heads of tokens: of the `all` heads of each token the first `heads` are
@@ -22,7 +22,7 @@ enum { MOST_KEPT_TWICE = 12288 / 2 - 64 };
  * second weight. */
 struct rows {
   uint64_t n, columns;
-  uint64_t heads, all, queries; /* heads 0: plain rows */
+  uint64_t heads, all, queries; /* 0: the rows are not heads */
   uint64_t stride, kept, first; /* stride not 0: one row per token, which begins at token * stride +
                                  * first; among rows kept for backward, at token * kept + first */
 };
@@ -119,7 +119,7 @@ forward (struct norm c, const T *x, struct addends<T> of, struct weights w, T *y
         raw[kept_start (c.rows, row) + i] = x[at + i];
       set (y + at + i, w.bias.data ? to + get (w.bias, i) : to);
     }
-    __syncthreads (); /* the next row overwrites shared memory */
+    __syncthreads (); /* barrier, because the next row overwrites shared memory */
   }
 }
 
@@ -182,11 +182,14 @@ input_gradient (struct norm c, struct gradient<T> g)
   }
 }
 
-/* Terms of the weight gradients: for a column and the i-th row with that weight. */
+/* Terms of the weight gradients: for one column, and for the i-th of the rows that use this
+ * weight. */
 template <class T> struct weight_terms {
   struct norm c;
   struct gradient<T> g;
-  uint64_t first, each; /* heads of a token with this weight: first and number; number 0: rows */
+  /* which heads of a token use this weight: number of the first one, and how many; 0: rows are not
+   * heads */
+  uint64_t first, each;
 
   __device__ void
   operator() (uint64_t i, uint64_t column, float term[2]) const
@@ -286,7 +289,8 @@ row_norm_of (const struct norm *c)
 
 /* Operand numbers: y, and for two addends their sum. */
 struct places {
-  unsigned addend, weight, sum, y; /* addend 0: none; a bias follows its weight */
+  /* addend 0: there is no second addend; the bias has the operand number after `weight` */
+  unsigned addend, weight, sum, y;
 };
 
 template <class T>
@@ -508,7 +512,7 @@ weft_cuda_norm_wgrad (const struct weft_cuda_launch *l)
   return WEFT_BY_DTYPE (o[0].dtype, run_norm_bwd, l, &w);
 }
 
-/* The arrays of several ranks, one after the other, are treated as one. */
+/* The arrays of several ranks, which are stored one after the other, are treated as one array. */
 template <class T>
 static const char *
 run_head_norm_bwd (const struct weft_cuda_launch *l, const struct wanted *w, uint64_t ranks)
@@ -526,7 +530,8 @@ run_head_norm_bwd (const struct weft_cuda_launch *l, const struct wanted *w, uin
   return run_backward (l, &c, g, w);
 }
 
-/* Gradients of queries, then of keys: both use the same scratch. */
+/* Computes the gradients of the queries, then those of the keys: both calls use the same
+ * scratch. */
 template <class T>
 static const char *
 run_together_bwd (const struct weft_cuda_launch *l)

@@ -121,7 +121,7 @@ grid_of_rows (uint64_t rows, uint64_t columns)
   return dim3 (blocks_for (columns, THREADS, MOST_BLOCKS), blocks_for (rows, 1, MOST_IN_Y));
 }
 
-/* P: type of the elements that are read together; `columns` counts P. */
+/* P: pack type, whose elements are read together; `columns` counts packs. */
 template <class G, class P>
 __global__ void
 swiglu (const P *gate_up, P *y, uint64_t rows, uint64_t columns)
@@ -282,7 +282,9 @@ weft_cuda_zero (const struct weft_cuda_launch *l)
 /* y = this rank's rows of x, plus a bias or the rows of the position table. */
 struct added_rows {
   uint64_t rows, columns, first;
-  uint64_t sequence; /* position embedding: tokens of a sequence on this rank; 0: a bias */
+  /* position embedding: number of tokens of a sequence on this rank; 0: one bias row for all
+   * rows */
+  uint64_t sequence;
   uint64_t offset;   /* number of first rows of the position table that no token uses */
   struct weft_cuda_spot cp;
 };

@@ -42,7 +42,7 @@ rope (P *x, const struct heads_of_rows c, const __grid_constant__ struct turning
       turns[pair] = turn_of (turning, token, pair);
     __syncthreads ();
     turn_heads (x + token * c.all * (c.width / P::n), c, turns);
-    __syncthreads (); /* the next token overwrites shared memory */
+    __syncthreads (); /* barrier, because the next token overwrites shared memory */
   }
 }
 

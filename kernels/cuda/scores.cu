@@ -117,7 +117,8 @@ template <enum way WAY> struct leave_head {
   }
 };
 
-/* A head of a batch element, or the first head of a group. */
+/* The head that a thread block computes, in a batch element. For a sum over the heads of a group:
+ * the first head of the group. */
 struct of_block {
   uint64_t batch, head, n; /* n: heads that are summed */
 };
@@ -198,7 +199,7 @@ heads_of_all (const struct heads &h)
   return h.batch * (WAY == OF_KEYS ? h.groups : h.heads);
 }
 
-/* A grid over the heads from h.first on, as many as a grid can have. */
+/* A grid whose z dimension counts the heads from h.first on, as many heads as a grid can have. */
 template <enum way WAY>
 static dim3
 grid_of (const struct heads &h, uint64_t size)
@@ -273,7 +274,7 @@ weft_cuda_context (const struct weft_cuda_launch *l)
 const char *
 weft_cuda_context_bwd (const struct weft_cuda_launch *l)
 {
-  const struct weft_cuda_operand *o = l->operand; /* do qkv dp */
+  const struct weft_cuda_operand *o = l->operand; /* the operands: do, qkv, dp */
   struct products p = { heads_of (l), array_of (&o[0]), array_of (&o[1]), array_of (&o[2]),
                         OUTPUT,       VALUES,           SQUARE,           1 };
 

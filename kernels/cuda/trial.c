@@ -18,7 +18,7 @@ size_of (uint8_t dtype)
   return weft_dtype_bytes ((enum weft_dtype) dtype);
 }
 
-/* Random numbers of magnitude 0.5 to 1 with both signs; fp8 codes from 1 to 2. */
+/* Random numbers of magnitude 0.5 to 1, of both signs. fp8 codes stand for numbers from 1 to 2. */
 static void
 fill_pattern (uint8_t dtype, void *out)
 {
@@ -49,7 +49,8 @@ weft_trial_block (void **block, const void *like, uint64_t n, uint8_t dtype, con
   if (!like)
     return TRUE;
   if (cudaMalloc (block, bytes + offset) != cudaSuccess) {
-    (void) cudaGetLastError (); /* clear the error: it would show at the next call */
+    /* clears the error, which the next CUDA call would otherwise report */
+    (void) cudaGetLastError ();
     return FALSE;
   }
   uint8_t *to = (uint8_t *) *block + offset;

@@ -5,7 +5,8 @@
 #include <glib.h>
 #include <stdint.h>
 
-/* The largest power of two up to 256 that divides an address; 0 for NULL. */
+/* The alignment of an address: the largest power of two up to 256 that divides the address; 0 for
+ * NULL. */
 uint32_t weft_trial_alignment (const void *at);
 
 /* Allocates n random elements with the alignment of `like`: zeros would draw less power and run
@@ -21,22 +22,23 @@ void weft_trial_free (void *block);
  * text. */
 float weft_trial_time (const char *(*run) (const void *user), const void *user, void *stream);
 
-/* Path of the file for a kind of choices, in the user's cache folder. The file has a first line
- * that names the machine (libraries, driver, GPU), then one line of hex digits per choice. The
- * caller frees the path. */
+/* Path of a file of choices, in the user's cache folder; `kind` names what is chosen. The file has
+ * a first line that names the machine (libraries, driver, GPU), then one line of hex digits per
+ * choice. The caller frees the path. */
 char *weft_trial_path (const char *kind, const char *machine);
 
-/* Saves the values of a hash table, each `bytes` long. Creates missing folders. */
+/* Saves the values of a hash table, each of `bytes` bytes, to a file. Creates missing folders. */
 gboolean weft_trial_save (const char *path, const char *machine, GHashTable *values, size_t bytes,
                           GError **error);
 
 struct weft_trial_file {
-  const char *path, *machine, *what; /* what: name of a line, for error messages */
+  const char *path, *machine, *what; /* what: the word for a line of the file in error messages */
   size_t bytes;
-  void (*take) (void *user, const void *bytes); /* called with each value, which it must copy */
+  /* called with each value of the file; must copy the value */
+  void (*take) (void *user, const void *bytes);
   void *user;
 };
 
-/* Loads the values of a file; skips all lines of a file of another machine. *found is the number of
- * values taken. */
+/* Loads the values of a file. If another machine has written the file, no line is loaded. *found is
+ * the number of values that were loaded. */
 gboolean weft_trial_load (const struct weft_trial_file *file, uint32_t *found, GError **error);

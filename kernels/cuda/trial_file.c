@@ -39,7 +39,8 @@ weft_trial_save (const char *path, const char *machine, GHashTable *values, size
     append_bytes (text, value, bytes);
     g_string_append_c (text, '\n');
   }
-  (void) g_mkdir_with_parents (folder, 0700); /* if this fails, so does writing the file */
+  /* ignores an error here: if the folder cannot be made, writing the file fails */
+  (void) g_mkdir_with_parents (folder, 0700);
   return g_file_set_contents (path, text->str, (gssize) text->len, error);
 }
 

@@ -169,6 +169,7 @@ absurd_values_are_refused_with_their_flags (void **state)
     { "--sizes 0", "--sizes: found \"0\", wanted" },
     { "--topologies dgx-h1000", "did you mean dgx-h100?" },
     { "--topologies dgx-h100,dgx-h100", "found dgx-h100 twice" },
+    { "--topologies dgx-h100,", "--topologies: found an empty name, wanted names as A,B" },
     { "--site exampel", "did you mean example?" },
     { "--token 5", "unknown flag --token; did you mean --tokens?" },
   };

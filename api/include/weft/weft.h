@@ -106,7 +106,8 @@ typedef struct weft_prediction {
   double seconds, tokens_per_s, mfu;
   /* means over all ranks; their sum is the field `seconds` */
   double compute_s, exposed_communication_s, bubble_s;
-  double broadcast_params_s; /* seconds, once before the first step; 0 if nothing is sent */
+  /* seconds of broadcast_params(), which runs once before the first step; 0 if nothing is sent */
+  double broadcast_params_s;
   /* peak bytes of the rank with the most, including the memory of libraries */
   uint64_t peak_bytes;
   bool fits;
@@ -183,11 +184,11 @@ WEFT_API bool weft_module_backward (weft_module *module, weft_error *error);
 WEFT_API bool weft_module_forward_backward (weft_module *module, const int32_t *tokens,
                                             weft_error *error);
 
-/* Backwards between begin and end only accumulate gradients. The last microbatch must be outside.
- * The earlier ones must be inside if gradients are reduced in the last backward
- * (overlap_grad_reduce). In other cases these calls have no effect: without overlap nothing is
- * reduced before start_grad_sync, and Megatron-FSDP with sharded gradients reduces in every
- * microbatch. */
+/* Between weft_module_no_sync_begin() and weft_module_no_sync_end(), backwards only accumulate
+ * gradients. The backward of the last microbatch must be outside. Earlier backwards must be inside
+ * if gradients are reduced in the last backward (overlap_grad_reduce). In other cases these calls
+ * have no effect: without overlap nothing is reduced before start_grad_sync, and Megatron-FSDP with
+ * sharded gradients reduces in every microbatch. */
 WEFT_API bool weft_module_no_sync_begin (weft_module *module, weft_error *error);
 WEFT_API bool weft_module_no_sync_end (weft_module *module, weft_error *error);
 

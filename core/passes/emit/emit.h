@@ -18,7 +18,7 @@
 
 /* Widths of activations and weights on this tensor parallel rank, in columns. */
 struct weft_widths {
-  uint64_t h;             /* hidden size */
+  uint64_t h; /* hidden size */
   /* heads: query heads; groups: groups of query heads that share keys and values */
   uint64_t heads, groups;
   /* in canonical order: number of ranks that share one key-value group; otherwise 1 */
@@ -28,7 +28,7 @@ struct weft_widths {
   /* columns that the qkv linear layer computes on this rank; less than qkv if several ranks share a
    * key-value group */
   uint64_t made;
-  /* columns of the attention output that this rank's output projection reads */
+  /* columns of the attention output that this rank's output projection (proj) reads */
   uint64_t own;
   /* f: width inside the MLP; up: columns of fc1's output, 2 f with a gate */
   uint64_t f, up;
@@ -48,12 +48,16 @@ struct weft_chunk {
   /* stage: pipeline stage; copy: which of DualPipe's two copies of the model */
   uint32_t stage, copy;
   uint32_t first_layer, n_layers;
-  uint32_t n_mtp; /* layers of multi-token prediction, numbered after the model's last layer */
+  /* number of multi-token prediction layers in the chunk; they are numbered after the model's last
+   * layer */
+  uint32_t n_mtp;
   /* index of the chunk's first layer among all layers that this pipeline stage holds */
   uint32_t slot;
   gboolean embedding, head;
-  uint32_t first_micro, n_micro; /* microbatches whose passes run through the chunk */
-  uint32_t n_backward;           /* number of backward passes begun so far */
+  /* first_micro, n_micro: the microbatches whose passes run through this model chunk */
+  uint32_t first_micro, n_micro;
+  /* number of backward passes of the model chunk begun so far in this step */
+  uint32_t n_backward;
 };
 
 /* Buffers of the scalars of a step. Each scalar is one float, or in canonical order an exact
@@ -61,10 +65,10 @@ struct weft_chunk {
 struct weft_scalars {
   /* running sums; mtp_loss has one sum for each layer of multi-token prediction */
   uint32_t loss, mtp_loss;
-  uint32_t count;           /* number of tokens in the batch, for calculate_per_token_loss */
+  uint32_t count; /* number of tokens in the batch, for calculate_per_token_loss */
   /* sum of squared gradients for the norm; factor by which gradients are multiplied when clipped */
   uint32_t squares, factor;
-  uint32_t found;           /* with a loss scale: flag that is set if any gradient is not finite */
+  uint32_t found; /* for a loss scale: flag that is set if any gradient is not finite */
 };
 
 struct weft_step {
@@ -93,14 +97,14 @@ struct weft_step {
   struct weft_leaves leaves;
 
   /* Types. */
-  /* dtype of the residual stream, and of weights as kernels read them */
+  /* dtype of the residual stream, and of the weights that kernels read */
   enum weft_dtype dtype;
   /* dtype of matrix product operands, and of activations between two matrix products */
   enum weft_dtype product_dtype;
   /* dtype of the inputs of linear layers: product_dtype, or fp8 */
   enum weft_dtype linear_dtype;
-  enum weft_dtype output_dtype;             /* dtype of the activations between layers */
-  enum weft_dtype grad_dtype;               /* dtype of the gradient sums over microbatches */
+  enum weft_dtype output_dtype; /* dtype of the activations between layers */
+  enum weft_dtype grad_dtype;   /* dtype of the gradient sums over microbatches */
   /* dtypes of the flat buffers of weights (weight_dtype) and of gradients (main_dtype) */
   enum weft_dtype weight_dtype, main_dtype;
 
@@ -128,12 +132,12 @@ struct weft_step {
 
   /* The private state of each subfolder (wing) of core/passes. Only the files of a subfolder
    * include the definition of its struct. */
-  struct weft_stream *stream;       /* emit/ */
-  struct weft_params *params;       /* params/ */
-  struct weft_shard *shard;         /* shard/ */
-  struct weft_pipeline *pipeline;   /* pipeline/ */
-  struct weft_replicas *replicas;   /* replicas/ */
-  struct weft_layer *layer;         /* layer/ */
+  struct weft_stream *stream;            /* emit/ */
+  struct weft_params *params;            /* params/ */
+  struct weft_shard *shard;              /* shard/ */
+  struct weft_pipeline *pipeline;        /* pipeline/ */
+  struct weft_replicas *replicas;        /* replicas/ */
+  struct weft_layer *layer;              /* layer/ */
   struct weft_optimizer_part *optimizer; /* optimizer/ */
 };
 
@@ -322,8 +326,8 @@ weft_gathers_expert_rows (const struct weft_step *s)
   return s->canonical && s->mesh->ep * s->mesh->etp < s->mesh->tp;
 }
 
-/* Attention window of the current layer: the number of keys up to a query that attention reads. 0:
- * all keys. */
+/* Attention window of the current layer: the number of keys that a query can read, counted back
+ * from the query's own position. 0: all earlier keys. */
 uint64_t weft_layer_window (const struct weft_step *s);
 
 /* Shape of the current layer's attention kernel over whole sequences. */

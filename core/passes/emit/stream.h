@@ -3,11 +3,11 @@
 #include "core/passes/emit/emit.h"
 
 struct weft_stream {
-  GArray *wait_for;                   /* ops that the next kernel must wait for */
+  GArray *wait_for; /* ops for which the next kernel must wait */
   /* pipeline transfers that the next kernel waits for, one per stream */
   uint32_t exchange[WEFT_N_EXCHANGE];
-  uint32_t synced;                    /* newest op for which the host waited, or WEFT_NO_OP */
-  uint32_t timed;                     /* newest begin or end of a timed phase, or WEFT_NO_OP */
+  uint32_t synced; /* newest op for which the host waited, or WEFT_NO_OP */
+  uint32_t timed;  /* newest begin or end of a timed phase, or WEFT_NO_OP */
   /* buffer of one float for the all-reduce of a barrier, or WEFT_NO_BUF */
   uint32_t barrier;
 };

@@ -10,14 +10,14 @@ head_rows (const struct weft_step *s)
 
 /* Whether there are fewer key-value groups than tensor parallel ranks. The rows of the qkv weight
  * are then cut into equal parts, and a cut may divide the keys and values of one group. The outputs
- * are all-gathered. Each rank copies its own queries, and the keys and values of the group that it
- * shares with other ranks. In backward the gradients are reduce-scattered (Megatron-Core
+ * are all-gathered. Each rank copies its own queries, and the keys and values of the group that the
+ * rank shares with other ranks. In backward the gradients are reduce-scattered (Megatron-Core
  * attention.py, get_query_key_value_tensors).
  *
  * Gradients of keys and values are sums over all queries of a group. In canonical order, each rank
  * that shares a group computes attention for the whole group, as a single rank does, and keeps its
- * own part of the output and of the gradient. Before this, backward all-gathers the gradient of the
- * attention output. */
+ * own part of the output and of the gradient. For this computation, backward first all-gathers the
+ * gradient of the attention output. */
 static gboolean
 shares_group (const struct weft_step *s)
 {

@@ -5,15 +5,17 @@
  * they have no gradient and no optimizer state. */
 #include "core/passes/layer/moe.h"
 
-/* Token counts and biases of the experts of all layers on this pipeline rank, one model chunk after
- * the other. */
+/* Number of tokens that each expert has received (tally), and bias of each expert. Both are buffers
+ * for all MoE layers of this pipeline rank, one model chunk after the other. */
 struct weft_balance {
   uint64_t experts;
   uint32_t n; /* number of MoE layers */
   uint32_t tally, bias;
-  /* by layer of this pipeline rank: views of tally and bias, or WEFT_NO_BUF */
+  /* by layer of this pipeline rank: views of the layer's token counts (tally_of) and biases
+   * (bias_of), or WEFT_NO_BUF */
   uint32_t *tally_of, *bias_of;
-  uint32_t *of_chunk;           /* of_chunk: for each model chunk a view of tally, or WEFT_NO_BUF */
+  /* of_chunk: for each model chunk, a view of the chunk's token counts (tally), or WEFT_NO_BUF */
+  uint32_t *of_chunk;
 };
 
 static uint32_t

@@ -16,7 +16,7 @@ struct weft_saved {
    * share. WEFT_NO_BUF: the output projection reads o directly */
   uint32_t whole_o;
   uint32_t scores, choice, prob, row, counts, sent, back, xp, pp, xw, eu, ea; /* experts: moe.h */
-  uint32_t su, sa, sy, gate;       /* shared experts */
+  uint32_t su, sa, sy, gate;                                                  /* shared experts */
   /* compressed queries and keys of multi-latent attention, and positions of keys: latent.c */
   uint32_t ql, qn, kl, kn, kp;
   /* for unfused attention: probabilities before and after dropout */
@@ -99,7 +99,8 @@ void weft_layer_run_delayed_wgrads (struct weft_step *s);
 uint32_t weft_cast (struct weft_step *s, uint32_t buf, enum weft_dtype dtype, const char *name);
 
 /* Return a weight in the dtype that matrix products read. weft_cast_weight() stores the converted
- * copy until the forward pass of the microbatch ends. weft_cast_weight_here() does not store it. */
+ * copy until the forward pass of the microbatch ends. weft_cast_weight_here() does not store the
+ * copy. */
 #define WEFT_CAST_ALIGN 256u /* alignment in bytes of a weight in the buffer of converted weights */
 uint32_t weft_cast_weight (struct weft_step *s, uint32_t param);
 uint32_t weft_cast_weight_here (struct weft_step *s, uint32_t param);
@@ -137,7 +138,7 @@ uint32_t weft_norm_backward_apart (struct weft_step *s, const char *name,
                                    enum weft_layer_param which, uint32_t dy, uint32_t x,
                                    uint32_t dresidual);
 
-/* Returns a + b in a new buffer. Both are rows of the residual stream. */
+/* Returns the sum of a and b, which are rows of the residual stream, in a new buffer. */
 uint32_t weft_stream_add (struct weft_step *s, const char *name, uint32_t a, uint32_t b);
 
 /* Operands for the backward of any norm. weft_norm_gradients() appends this backward: the gradients

@@ -347,7 +347,7 @@ weft_head_delayed_wgrad (struct weft_step *s, uint32_t micro)
   uint32_t n = weft_head_ends (s);
   g_autofree uint32_t *normed = g_new (uint32_t, n), *dlogits = g_new (uint32_t, n);
 
-  /* in this case head_chunks.c has already computed the gradients */
+  /* if the output layer is fused with the loss, head_chunks.c has already computed the gradients */
   if (weft_job_fuses_head (s->job))
     return;
   for (uint32_t depth = 0; depth < n; depth++) {

@@ -11,7 +11,7 @@ struct weft_saved_end {
   /* number of the prediction: 0 is the model's own loss; 1, 2 ... are losses of multi-token
    * prediction */
   uint32_t depth;
-  uint32_t arrived; /* the op that copies targets to the device */
+  uint32_t arrived; /* op that copies the target tokens to the device */
 };
 
 /* Activations of one multi-token prediction depth that backward reads, besides those of its

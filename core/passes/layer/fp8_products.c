@@ -54,13 +54,15 @@ struct copy {
 };
 
 struct weft_fp8_products {
-  GHashTable *copies;     /* struct copy, by the buffer of fp8 values */
-  GHashTable *kept;       /* fp8 values of inputs; key: the buffer of the input */
-  /* for the delayed recipe: largest magnitudes of all tensors in the previous step (history) and in
-   * this step (seen) */
+  GHashTable *copies; /* key: buffer of fp8 values; value: struct copy */
+  /* key: buffer of a linear layer's input; value: buffer of the input's fp8 values */
+  GHashTable *kept;
+  /* for the delayed recipe: arrays with the largest magnitudes of all tensors in the previous step
+   * (history) and in the current step (seen) */
   uint32_t history, seen;
-  /* by parameter: index of its first largest magnitude. A parameter has tensors_of() magnitudes
-   * each for input, weight and gradient */
+  /* place[parameter]: index of the parameter's first entry in the arrays history and seen. A
+   * parameter has tensors_of() entries for its input, as many for its weight, and as many for its
+   * gradient */
   uint32_t *place;
   /* for the tensorwise recipe, by weight: largest magnitude, or WEFT_NO_BUF until it has been
    * computed */
@@ -259,8 +261,8 @@ share (struct weft_step *s, const struct weft_fp8_source *x, uint32_t largest)
     weft_reduce_all (s, WEFT_GROUP_CP, WEFT_REDUCE_MAX, largest, "amax");
 }
 
-/* Returns the number of groups of expert rows that have separate scales. With delayed scaling the
- * rows of one expert are one group. */
+/* Returns the number of groups of expert rows that have separate scales. With delayed scaling, all
+ * rows of one expert are one group. In other recipes an expert has x->groups.each groups. */
 static uint64_t
 n_groups (const struct weft_step *s, const struct weft_fp8_source *x)
 {
@@ -367,8 +369,9 @@ room_of (struct weft_step *s, const struct weft_fp8_source *x, uint64_t scales)
                            "scales");
 }
 
-/* Returns an upper limit of the number of blocks down the rows of all groups. The last block of a
- * group may contain fewer rows than a block (kernels/moe.h). */
+/* Returns an upper limit of the number of quantisation blocks down the rows of all experts. The
+ * rows of an expert (in canonical order: of an expert and a replica) begin with a new block, and
+ * the last of their blocks may be partly filled (kernels/moe.h). */
 static uint64_t
 blocks_down (const struct weft_step *s, const struct weft_fp8_source *x, uint64_t rows)
 {

@@ -36,9 +36,9 @@ gboolean weft_fp8_takes (const struct weft_step *s, uint32_t param);
 /* Returns the number of elements that share a scale. 0: a whole tensor shares one scale. */
 uint64_t weft_fp8_block (const struct weft_step *s);
 
-/* Quantise an operand to fp8, unless it is already quantised. weft_fp8_rows() returns the operand
- * for a matrix product that sums along rows. weft_fp8_columns() returns the operand for a matrix
- * product that sums along columns. This is a transposed copy, or for experts with one scale the
+/* Quantise an operand to fp8, unless the operand is already quantised. weft_fp8_rows() returns the
+ * operand for a matrix product that sums along rows. weft_fp8_columns() returns the operand for a
+ * matrix product that sums along columns: a transposed copy, or for experts with one scale the
  * untransposed values. An input is quantised once for forward and backward. */
 struct weft_fp8 weft_fp8_rows (struct weft_step *s, const struct weft_fp8_source *x);
 struct weft_fp8 weft_fp8_columns (struct weft_step *s, const struct weft_fp8_source *x);

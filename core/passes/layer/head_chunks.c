@@ -94,8 +94,8 @@ add_weight_gradient (struct weft_step *s, struct head *h, uint32_t i)
 }
 
 /* Reads the output layer's weight once in the phase of forward and once in the phase of backward.
- * An evaluation step needs the first read, because it runs only ops of the phase of forward. The
- * second read makes FSDP prefetch the units that backward reads next. */
+ * An evaluation step needs the first read, because such a step runs only ops of the phase of
+ * forward. The second read makes FSDP prefetch the units that backward reads next. */
 static void
 begin (struct weft_step *s, struct head *h)
 {

@@ -17,11 +17,11 @@ void weft_layer_begin (struct weft_step *s);
 void weft_layer_build (struct weft_step *s);
 void weft_layer_end (struct weft_step *s);
 
-/* weft_cells_begin() copies the tokens of the first pass to the device, and receives its input.
- * weft_cells_play() appends cell `i` (a forward or backward pass) of this pipeline rank, the cell
- * that overlaps it, if any, and the transfers after them. It returns the number of appended cells,
- * 1 or 2. weft_cells_end() appends the deferred weight gradients of the output layer after the last
- * cell. */
+/* weft_cells_begin() copies the tokens of the first pass to the device, and receives the input of
+ * this pass. weft_cells_play() appends cell `i` (a forward or backward pass) of this pipeline rank,
+ * the cell that overlaps cell `i`, if any, and the transfers after these cells. weft_cells_play()
+ * returns the number of appended cells, 1 or 2. weft_cells_end() appends the deferred weight
+ * gradients of the output layer after the last cell. */
 void weft_cells_begin (struct weft_step *s);
 uint32_t weft_cells_play (struct weft_step *s, uint32_t i);
 void weft_cells_end (struct weft_step *s);

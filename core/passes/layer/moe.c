@@ -11,7 +11,7 @@
 #include "core/base/zigzag.h"
 #include <math.h>
 
-/* Returns the number of received rows with which costs are computed; it depends on
+/* Returns the number of received rows with which costs are computed. This number depends on
  * moe_load_imbalance. Sets *room to the number of rows of buffers. On CPUs *room is the largest
  * possible number, because a rank may receive all tokens of all sources if no tokens are
  * dropped. */

@@ -18,23 +18,24 @@
 /* Sizes of a layer of experts (MoE layer) on this rank. */
 struct weft_moe {
   uint64_t experts, topk;
-  uint64_t tokens;         /* number of tokens that this rank sends to experts */
-  uint64_t local;          /* number of experts on this rank, whole or in part */
-  uint64_t sources;        /* number of ranks from which this rank's experts receive tokens */
+  uint64_t tokens;  /* number of tokens that this rank sends to experts */
+  uint64_t local;   /* number of experts on this rank, whole or in part */
+  uint64_t sources; /* number of ranks from which this rank's experts receive tokens */
   /* number of expert tensor parallel ranks, which have parts of the same experts */
   uint64_t inner;
-  uint64_t h;              /* hidden size: elements of one token */
-  /* columns of this rank's part of an expert: f: of fc2's input; up: of fc1's output */
+  uint64_t h; /* hidden size, that is, number of elements of one token */
+  /* widths of this rank's part of an expert. f: columns of fc2's input; up: columns of fc1's
+   * output */
   uint64_t f, up;
   /* canonical order: number of leaves (partial sums of the tree, kernels/sums.h) of sums over this
    * rank's tokens */
   uint64_t leaves;
-  uint64_t parts;          /* in canonical order: number of ranks that share one leaf */
+  uint64_t parts; /* in canonical order: number of ranks that share one leaf */
   /* largest number of rows that an expert accepts from one source rank; 0: no limit */
   uint64_t capacity;
-  uint64_t sent;           /* number of rows that this rank sends */
-  /* expected row counts, with which costs are computed: got: rows that this rank receives; rows:
-   * rows of this rank's experts */
+  uint64_t sent; /* number of rows that this rank sends */
+  /* expected row counts, with which costs are computed. got: number of rows that this rank
+   * receives; rows: number of rows of this rank's experts */
   uint64_t got, rows;
   /* number of rows in the buffers for received rows (got_room) and for the experts' rows (room) */
   uint64_t got_room, room;
@@ -72,9 +73,9 @@ uint32_t weft_moe_add (struct weft_step *s, const char *name, uint32_t a, uint32
  * `prob`. */
 void weft_moe_sort (struct weft_step *s, struct weft_saved *saved, uint32_t prob);
 
-/* A tensor whose entries are sent to experts as rows. The tensor has `things` entries. Every entry
- * is sent as `each` rows of `columns` elements. weft_rows_tokens() returns this description for
- * tokens, weft_rows_weights() for router weights. */
+/* A tensor that is sent to experts as rows: tokens, or router weights. The tensor consists of
+ * `things` entries. Every entry is sent as `each` rows of `columns` elements. weft_rows_tokens()
+ * returns this description for tokens, weft_rows_weights() for router weights. */
 struct weft_move {
   const char *name;
   uint64_t things, columns, each;
@@ -82,11 +83,11 @@ struct weft_move {
 struct weft_move weft_rows_tokens (const struct weft_step *s, const char *name);
 struct weft_move weft_rows_weights (const struct weft_step *s, const char *name);
 
-/* Rows of tokens (or router weights) on their way to experts and back. Each function returns a new
- * buffer, or x if nothing needs to change. pack: copies entries to rows in the order of experts.
- * go: sends rows to the ranks of their experts. arrive: groups the received rows by expert. leave:
- * reverses arrive, and groups rows by source rank. return: sends rows back to their source ranks.
- * unpack: adds the rows of each entry. */
+/* Functions that send tokens (or router weights) to experts and back. Each function returns a new
+ * buffer, or x if nothing needs to change. pack: copies each token to its rows, in the order of
+ * experts. go: sends rows to the ranks of their experts. arrive: groups the received rows by
+ * expert. leave: reverses arrive, and groups rows by source rank. return: sends rows back to their
+ * source ranks. unpack: adds the rows of each token. */
 uint32_t weft_rows_pack (struct weft_step *s, const struct weft_saved *saved, struct weft_move m,
                          uint32_t x);
 uint32_t weft_rows_go (struct weft_step *s, const struct weft_saved *saved, struct weft_move m,
@@ -141,9 +142,9 @@ gboolean weft_moe_weighs_at_home (const struct weft_step *s);
 uint32_t weft_moe_weigh_at_home (struct weft_step *s, const struct weft_saved *saved, uint32_t dxw,
                                  uint32_t *dpp);
 /* weft_moe_gate() returns y, the output of the shared experts, times the gate of the shared
- * experts. weft_moe_gate_backward() returns the gradient of y; dy is the gradient of the product.
- * It sets *dn2 to the gradient of n2 through the gate. Without a gate the functions return y and
- * dy, and *dn2 is set to WEFT_NO_BUF. */
+ * experts. weft_moe_gate_backward() returns the gradient of y, and sets *dn2 to the gradient of n2
+ * through the gate; dy is the gradient of the gated output. Without a gate the functions return y
+ * and dy, and *dn2 is set to WEFT_NO_BUF. */
 uint32_t weft_moe_gate (struct weft_step *s, struct weft_saved *saved, uint32_t y);
 uint32_t weft_moe_gate_backward (struct weft_step *s, const struct weft_saved *saved, uint32_t dy,
                                  uint32_t *dn2);

@@ -166,7 +166,9 @@ run_again (struct weft_step *s, uint32_t micro, uint32_t depth)
  * embedding. */
 struct lookups {
   struct weft_use table;
-  uint32_t *ids, *dx; /* arrays of buffers by depth */
+  /* arrays by depth (extra prediction layer): buffers of token ids, and of gradients of their
+   * embeddings */
+  uint32_t *ids, *dx;
 };
 
 /* Adds the embedding gradient of one multi-token prediction depth (extra prediction layer). In

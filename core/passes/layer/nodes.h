@@ -27,13 +27,14 @@ enum weft_layer_node {
 struct weft_layer_pass {
   uint32_t layer;
   struct weft_saved *saved;
-  /* in forward: input of the layer, and after the last node its output. In backward: gradient of
-   * the layer's output, and after the last node gradient of its input */
+  /* x: in forward the input of the layer, and after the last node the layer's output; in backward
+   * the gradient of the layer's output, and after the last node the gradient of its input */
   uint32_t x;
-  uint32_t mlp;           /* output of the MLP or of shared experts; in backward its gradient */
+  /* output of the MLP or of the shared experts; in backward, gradient of this output */
+  uint32_t mlp;
   /* tokens (rows) and router weights (weights) that are sent to experts or back */
   uint32_t rows, weights;
-  uint32_t branch;        /* in backward, for parallel attention: gradient of the layer's output */
+  uint32_t branch; /* in backward, for parallel attention: gradient of the layer's output */
   /* in backward: the MLP's part of the gradient of a norm's output, if attention also reads this
    * norm's output */
   uint32_t beside;

@@ -20,7 +20,7 @@
 /* Activations of one layer and microbatch in host memory. */
 struct offloaded {
   struct weft_saved host;
-  uint32_t sent; /* op of the last copy to the host */
+  uint32_t sent; /* op that copied the last of these activations to the host */
 };
 
 struct weft_offload_part {

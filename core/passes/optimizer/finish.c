@@ -132,8 +132,8 @@ weft_optimizer_end (struct weft_step *s)
   g_free (o);
 }
 
-/* Returns the parameter whose gradient is the sum over two copies of an embedding. Returns
- * WEFT_NO_PARAM if there is one copy only. */
+/* Returns the parameter whose gradient is the sum over two copies of an embedding, or WEFT_NO_PARAM
+ * if only one copy exists. */
 static uint32_t
 tied_param (const struct weft_step *s)
 {
@@ -146,9 +146,9 @@ tied_param (const struct weft_step *s)
              : weft_params_of_end (s, WEFT_HEAD_WEIGHT);
 }
 
-/* Adds the separate gradient of a tied output layer to the gradient of the embedding. The gradient
- * is separate only in canonical order, and only if one stage holds both embedding and output layer.
- * It was reduced like a bucket. */
+/* Adds the gradient of a tied output layer to the gradient of the embedding. The gradient of the
+ * output layer is a separate sum only in canonical order, and only if one stage holds both
+ * embedding and output layer. This separate sum has already been reduced, like a bucket. */
 static uint32_t
 add_tied_head (struct weft_step *s, uint32_t grad)
 {
@@ -208,7 +208,7 @@ reduce_tied (struct weft_step *s, uint32_t param)
 static void
 divide_by_tokens (struct weft_step *s, uint32_t tied_reduced)
 {
-  /* place of the last stage, which has the output layer, in the pipeline grid */
+  /* rank and model chunk of the last stage, which has the output layer: rank * n_chunks + chunk */
   uint32_t place = s->grid->place[s->grid->n_stages - 1];
   struct weft_op row = { .kind = WEFT_OP_BROADCAST,
                          .group = WEFT_GROUP_PP,
@@ -285,7 +285,7 @@ static void
 wait_for_finalize (struct weft_step *s, uint32_t k, uint32_t tied, uint32_t tied_reduced)
 {
   weft_wait_for_shared_gradients (s);
-  /* no earlier op has waited for the all-to-all of the bucket */
+  /* no op has waited for the all-to-all of bucket k yet */
   if (weft_bucket_is_exchanged (s, k))
     weft_build_dep (s->b, weft_bucket_reduced (s, k));
   if (tied != WEFT_NO_PARAM && s->params->layout.place[tied].bucket == k)
@@ -317,10 +317,10 @@ slice_grad (const struct weft_step *s, uint32_t k)
 }
 
 /* Whether squared gradients of distributed experts and of dense weights are summed over different
- * groups for the norm. Without a sharded optimizer they are, because expert parallel ranks hold
- * different experts, but copies of the same dense weights. With a sharded optimizer every slice is
- * on one rank only, and one all-reduce is enough. The exception: the optimizer state of experts has
- * fewer instances (copies) than the state of dense weights. */
+ * groups for the gradient norm. TRUE without a sharded optimizer, because expert parallel ranks
+ * hold different experts, but copies of the same dense weights. FALSE with a sharded optimizer,
+ * because every slice is on one rank only, and one all-reduce is enough. Exception: TRUE if the
+ * optimizer state of experts has fewer instances (copies) than the state of dense weights. */
 static gboolean
 has_experts_apart (const struct weft_step *s)
 {

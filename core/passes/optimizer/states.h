@@ -10,19 +10,20 @@ struct weft_optimizer_part {
   /* by bucket: buffer of fp32 master weights, or WEFT_NO_BUF; NULL until the optimizer states are
    * created */
   uint32_t *master;
-  uint32_t *m, *v;  /* Adam's moments */
+  uint32_t *m, *v; /* Adam's moments */
   /* by bucket: fp32 copy of gradients that are reduced in another dtype, or WEFT_NO_BUF */
   uint32_t *grad32;
-  /* by bucket: number of elements at the end of this rank's slice whose optimizer state is in host
-   * memory */
+  /* n_host, by bucket: how many elements at the end of this rank's slice have their optimizer state
+   * in host memory */
   uint64_t *n_host;
 
   /* squared gradient norm of experts that are distributed over expert parallel ranks, or
    * WEFT_NO_BUF */
   uint32_t expert_squares;
-  GArray *host_parts;      /* array of struct part (host_optimizer.c), or NULL */
-  uint32_t host_factor;    /* buffer of the clip factor in host memory, or WEFT_NO_BUF */
-  uint32_t host_wait;      /* newest copy for which the next CPU update must wait */
+  GArray *host_parts;   /* array of struct part (host_optimizer.c), or NULL */
+  uint32_t host_factor; /* buffer of the clip factor in host memory, or WEFT_NO_BUF */
+  /* newest copy for which the next optimizer update on the CPU must wait */
+  uint32_t host_wait;
 };
 
 /* Whether Adam multiplies gradients by the clip factor. The factor is 0 if the loss scaler found a

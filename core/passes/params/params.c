@@ -11,7 +11,9 @@
 struct extent {
   uint64_t rows, columns;
   enum weft_cut cut;
-  uint64_t tail;       /* tail: as in struct weft_param (program.h) */
+  /* tail: number of rows of each of the last two blocks of [q | k | v] or [gate | up]; 0: no blocks
+   * (struct weft_param in program.h) */
+  uint64_t tail;
   uint64_t whole_rows; /* rows of the whole tensor without padding; 0: the tensor has no padding */
   uint64_t block;      /* for expert weights: rows of one expert; otherwise 0 */
   /* TRUE: few architectures have the tensor, and only their programs store the tensor's name.

@@ -19,7 +19,7 @@ struct weft_flat {
 };
 
 struct weft_params {
-  GArray *list;       /* array of struct weft_param */
+  GArray *list; /* array of struct weft_param */
   /* [n_layers][WEFT_N_LAYER_PARAM]: number of the parameter, or WEFT_NO_PARAM */
   uint32_t *of_layer;
   uint32_t of_end[WEFT_N_END_PARAM];

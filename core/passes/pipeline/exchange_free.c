@@ -20,7 +20,8 @@ struct move {
   /* the forward or backward pass of this rank that computes the tensor (send) or reads it
    * (receive) */
   struct weft_cell cell;
-  /* the transfer is posted before this cell (number of a forward or backward pass) of the rank */
+  /* before: number of the forward or backward pass (cell) of this rank before which the transfer is
+   * posted */
   uint32_t before;
 };
 

@@ -30,7 +30,7 @@ struct slots {
   /* TRUE: for this direction the rank holds the first stage, and receives the input of its other
    * chunks from the rank of the last stage */
   gboolean leads;
-  uint32_t sent;      /* last send that overlaps kernels, or WEFT_NO_OP */
+  uint32_t sent; /* last send that was posted to overlap kernels, or WEFT_NO_OP */
 };
 
 struct weft_slots {
@@ -175,15 +175,15 @@ exchange_aside (struct weft_step *s, struct weft_slots *all, gboolean forward)
   gboolean flush = s->strategy->overlap_p2p_comm_warmup_flush;
   uint32_t k = newest (slots);
   gboolean waits = is_alone (all, slots, k) && !flush;
-  /* TRUE: with the warm-up flush, the input of the rank's next pass was received before the current
-   * pass was computed */
+  /* TRUE: the input of the rank's next pass was received before the current pass was computed
+   * (overlap_p2p_comm_warmup_flush) */
   gboolean ahead = flush && !slots->leads && is_alone (all, slots, k);
 
   weft_exchange_begin (s, waits ? WEFT_POST_EACH : WEFT_POST_ASIDE);
   send_newest (s, slots);
   if (!ahead)
     receive_after (s, slots, k);
-  /* kernels wait for the previous send of this direction (forward or backward) */
+  /* kernels wait for the rank's previous send in this direction (forward or backward) */
   if (slots->sent != WEFT_NO_OP)
     weft_next_kernel_waits_for (s, slots->sent);
   slots->sent = weft_exchange_end (s);

@@ -26,7 +26,7 @@ struct weft_posting {
 };
 
 struct weft_pipeline {
-  enum weft_dtype dtype;          /* dtype of transferred tensors */
+  enum weft_dtype dtype; /* dtype of transferred tensors */
   /* Arrays [n_micro][n_chunks]: the buffers of forward passes (output) and of backward passes
    * (input_grad). Until a pass has been computed, its entry is the received input of the pass;
    * afterwards, the output of the pass. */
@@ -34,8 +34,8 @@ struct weft_pipeline {
   struct weft_posting posting;
   /* for variable_seq_lengths: buffer with the tensor sizes that are sent before each tensor */
   uint32_t shape;
-  struct weft_slots *slots;       /* exchange_interleaved.c */
-  struct weft_moves *moves;       /* exchange_free.c */
+  struct weft_slots *slots; /* exchange_interleaved.c */
+  struct weft_moves *moves; /* exchange_free.c */
 };
 
 void weft_exchange_in_order (struct weft_step *s, uint32_t i, weft_kernels *beside);

@@ -36,10 +36,11 @@ weft_head_has_own_sum (const struct weft_step *s)
          weft_step_has_head (s);
 }
 
-/* For canonical order: sets the group of ranks that share sequences, and the number of slices of an
- * expert's gradient. An expert may receive tokens of a part of a sequence, of a whole sequence, or
- * of several replicas. There is one slice for each replica. If gradients are reduced in every
- * microbatch, all tokens of a microbatch form one node of the tree of additions. */
+/* For canonical order: sets how an expert's gradient is summed. An expert may receive tokens of a
+ * part of a sequence, of a whole sequence, or of several replicas. Sets the group of ranks that
+ * share sequences, and the number of slices of the gradient: one for each replica. If gradients are
+ * reduced in every microbatch, all tokens of a microbatch form one node of the tree of
+ * additions. */
 static void
 keep_sources (struct weft_step *s, struct weft_sum *sum)
 {

@@ -7,7 +7,7 @@
 
 /* The gradient of one tensor, summed over microbatches: accumulate.c. */
 struct weft_sum {
-  uint32_t main;       /* buffer that contains the total after the last microbatch */
+  uint32_t main;       /* buffer that contains the sum after the last microbatch */
   uint64_t n;          /* elements */
   enum weft_lane lane; /* lane of the kernels that add gradients of microbatches */
   /* model chunk whose microbatches are added; NULL: all microbatches of the step */
@@ -16,11 +16,14 @@ struct weft_sum {
   /* Canonical order. */
   /* nodes of the tree of additions that have not been added to their siblings yet */
   GArray *held;
-  uint32_t pieces;  /* number of leaves for weft_sum_new_pieces(); 0: every microbatch is a leaf */
+  /* if this sum adds pieces of a microbatch (weft_sum_new_pieces()): number of its leaves; 0: every
+   * microbatch is a leaf */
+  uint32_t pieces;
   enum weft_group_kind sequence; /* group of ranks that have other parts of the same sequences */
   /* for experts: number of slices to be added, one per replica; for other tensors: 0 */
   uint32_t sources;
-  uint32_t total;   /* buffer for the sum of the replicas' slices, after the last microbatch */
+  /* buffer for the sum of the slices of all replicas, after the last microbatch */
+  uint32_t total;
   /* TRUE: slices are added in every microbatch, and main contains the total; FALSE: main contains
    * the slices until after the last microbatch */
   gboolean each;
@@ -30,13 +33,15 @@ struct weft_sum {
 struct weft_bucket_state {
   /* buffers of the whole bucket; WEFT_NO_BUF while an FSDP unit is resharded */
   uint32_t grads, weights;
-  uint32_t grad_shard, weight_shard;  /* this rank's slice of the bucket */
+  /* buffers of this rank's slice of the bucket: of gradients, of weights */
+  uint32_t grad_shard, weight_shard;
   /* FSDP units: the slices from which grad_shard and weight_shard are taken */
   uint32_t grad_slice, weight_slice;
   /* buffer with the slices that other ranks sent, not added yet
    * (reduce_scatter_with_fp32_accumulation); or WEFT_NO_BUF */
   uint32_t exchanged;
-  uint32_t reduced, gathered;         /* newest reduction and newest all-gather, or WEFT_NO_OP */
+  /* newest reduction of the bucket, newest all-gather of the bucket; or WEFT_NO_OP */
+  uint32_t reduced, gathered;
   /* sum of reduced slices over microbatches, if gradients are reduced in every microbatch */
   struct weft_sum sum;
   /* FSDP2: n_param: number of tensors; n_ready: complete gradients of this microbatch so far */
@@ -53,16 +58,17 @@ struct weft_bucket_state {
 /* State of a launch group: buckets whose collectives are one launch. */
 struct weft_group_state {
   uint32_t n_param;
-  /* n_ready: number of complete gradients so far; n_due: number of gradients. FSDP units count per
-   * microbatch, other buckets per step */
+  /* n_ready: number of gradients that are complete so far; n_due: number of gradients that must be
+   * complete. For FSDP units both count gradients of one microbatch, for other launch groups
+   * gradients of the whole step */
   uint32_t n_ready, n_due;
-  gboolean launched;       /* TRUE: the reduction of gradients was launched, or is not needed */
+  gboolean launched; /* TRUE: the reduction of gradients was launched, or is not needed */
   /* TRUE: the kernels that convert newly gathered weights (fp8 copies) have been appended */
   gboolean gathered;
   /* TRUE: recompute does not read the unit any more, and the next all-gather of another unit
    * reshards it */
   gboolean idle;
-  /* number of the pass (cell and direction) that read the unit last: fsdp.c */
+  /* number of the pass (forward or backward of a cell) that read the unit last: fsdp.c */
   uint32_t entered;
 };
 
@@ -112,12 +118,12 @@ struct weft_replicas {
   void *own;
   /* array [n_bucket + 1]: the last entry is for a tied output layer */
   struct weft_bucket_state *bucket;
-  struct weft_group_state *group;   /* [n_group + 1] */
-  struct weft_chain *chain;         /* [2 n_chunks] */
+  struct weft_group_state *group; /* [n_group + 1] */
+  struct weft_chain *chain;       /* [2 n_chunks] */
   /* by parameter: sum of its gradient over microbatches; the last entry is for a tied output
    * layer */
   struct weft_sum *sum;
-  /* by parameter: TRUE if a kernel has written its gradient in this microbatch */
+  /* by parameter: TRUE if a kernel has written the parameter's gradient in this microbatch */
   gboolean *grad_left;
 
   /* Megatron-FSDP */
@@ -148,7 +154,7 @@ void weft_sum_add (struct weft_step *s, struct weft_sum *sum, uint32_t leaf);
  * microbatch. weft_sum_end() adds this gradient to the sum over microbatches. */
 struct weft_use weft_sum_begin (struct weft_step *s, struct weft_sum *sum);
 void weft_sum_end (struct weft_step *s, struct weft_sum *sum, struct weft_use grad);
-/* sets the buffer that receives the total over all microbatches */
+/* sets the buffer that receives the sum over all microbatches */
 void weft_sum_place (struct weft_sum *sum, uint32_t total);
 
 /* For strategies that add gradients of microbatches without weft_sum_begin(). weft_sum_sources()
@@ -176,7 +182,7 @@ void weft_ddp_grad_end (struct weft_step *s, uint32_t param, struct weft_use gra
 struct weft_use weft_ddp_head_begin (struct weft_step *s);
 void weft_ddp_head_end (struct weft_step *s, struct weft_use grad);
 void weft_ddp_finish (struct weft_step *s);
-/* as weft_ddp_finish(), but only for buckets with whole gradients */
+/* like weft_ddp_finish(), but reduces only buckets of which the rank stores whole gradients */
 void weft_ddp_finish_whole (struct weft_step *s);
 uint32_t weft_ddp_reduced (struct weft_step *s, uint32_t param);
 uint32_t weft_ddp_reduced_head (struct weft_step *s);

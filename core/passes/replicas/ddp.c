@@ -107,8 +107,9 @@ shares_sum (const struct weft_step *s)
          !weft_head_has_own_sum (s);
 }
 
-/* Whether any launch group of a chain (those of one model chunk, dense or expert) needs an
- * all-gather. Experts that only one rank holds need none. */
+/* Whether any launch group of a chain needs an all-gather. A chain is the dense launch groups of
+ * one model chunk, or its expert launch groups. Experts that only one rank holds need no
+ * all-gather. */
 static gboolean
 chain_gathers (const struct weft_step *s, uint32_t chain)
 {
@@ -654,11 +655,11 @@ launch_due (struct weft_step *s, uint32_t g)
     weft_ddp_gather_ahead (s, q + 1);
 }
 
-/* Called before a kernel reads a weight. The first read of a launch group launches the all-gather
- * of the launch group, unless it was launched before, and also the all-gather of the next launch
- * group. Kernels wait for the first of these. Megatron-FSDP launches the all-gathers of several
- * next launch groups. If the software stack gathers ahead, the next launch group may be the first
- * one of the next model chunk. */
+/* Called before a kernel reads a weight of a launch group. Launches the all-gather of this launch
+ * group, if it was not launched before, and makes kernels wait for this all-gather. Also launches
+ * the all-gather of the next launch group, for which kernels do not wait yet. Megatron-FSDP
+ * launches the all-gathers of several next launch groups. If the software stack gathers ahead, the
+ * next launch group may be the first one of the next model chunk. */
 void
 weft_ddp_before_read (struct weft_step *s, uint32_t param)
 {

@@ -289,8 +289,8 @@ weft_fsdp_reaches (const struct weft_step *s, uint32_t g, uint32_t other)
   return between < s->replicas->unit_size / 2;
 }
 
-/* Gathers the launch groups after g in the direction of the pass, as long as weft_fsdp_reaches() is
- * TRUE. With double buffers, gathers at most one further FSDP unit. */
+/* Prefetch: gathers the launch groups that follow g in the direction of the current pass, as long
+ * as weft_fsdp_reaches() is TRUE. With double buffers, gathers at most one further FSDP unit. */
 static void
 prefetch (struct weft_step *s, uint32_t g)
 {

@@ -22,8 +22,8 @@ weft_fsdp_head (const struct weft_step *s)
   return s->params->layout.n_bucket;
 }
 
-/* Returns k. For the additional bucket of a tied output layer, returns the embedding's bucket,
- * which has the same layout. */
+/* Returns the number of the layout's bucket that has the layout of bucket k. For the additional
+ * bucket of a tied output layer this is the embedding's bucket; for any other bucket it is k. */
 static inline uint32_t
 weft_fsdp_like (const struct weft_step *s, uint32_t k)
 {
@@ -58,8 +58,8 @@ void weft_fsdp_set_views (struct weft_step *s, uint32_t k, uint32_t whole, uint6
  * microbatches. */
 void weft_fsdp_start_grads (struct weft_step *s);
 
-/* fsdp_outer.c: returns the part of a slice that this rank's optimizer updates. This is a view, or
- * `slice` itself. */
+/* fsdp_outer.c: returns the part of buffer `slice` that this rank's optimizer updates. With HFSDP
+ * this is a view of the buffer, otherwise the whole buffer. */
 uint32_t weft_outer_owned (struct weft_step *s, uint32_t slice);
 
 /* Collectives of bucket k's slice between the copies of the shards in hybrid sharding.
@@ -72,7 +72,7 @@ void weft_outer_reduce (struct weft_step *s, uint32_t k, uint8_t flags);
 /* Returns the FSDP unit of a parameter, for Megatron-FSDP and for FSDP2. */
 uint32_t weft_fsdp_unit (const struct weft_step *s, uint32_t param);
 
-/* The functions of Megatron-FSDP's weights in the table of strategies (wrapper.c). */
+/* Functions of Megatron-FSDP that the table of strategies (wrapper.c) contains. */
 void weft_fsdp_start (struct weft_step *s);
 void weft_fsdp_before_read (struct weft_step *s, uint32_t param);
 void weft_fsdp_gather_first (struct weft_step *s, uint32_t chunk);
@@ -80,7 +80,7 @@ void weft_fsdp_gather_first (struct weft_step *s, uint32_t chunk);
  * groups between g and `other` have fewer elements than half of the unit size. */
 gboolean weft_fsdp_reaches (const struct weft_step *s, uint32_t g, uint32_t other);
 
-/* Further functions of Megatron-FSDP in the table of strategies (wrapper.c). */
+/* Other functions of Megatron-FSDP that the table of strategies (wrapper.c) contains. */
 void weft_fsdp_reshard_layer (struct weft_step *s, uint32_t layer);
 void weft_fsdp_reshard_module (struct weft_step *s, uint32_t param);
 void weft_fsdp_finish (struct weft_step *s);

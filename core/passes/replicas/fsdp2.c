@@ -270,9 +270,10 @@ copy_out (struct weft_step *s, uint32_t k)
   weft_fsdp2_set_views (s, k, s->replicas->bucket[k].weights, s->params->weight_view);
 }
 
-/* Gathers unit k, unless the unit is already gathered. Later all-gathers wait for a copy-out. In
- * forward this is the copy-out of the previous unit, which `held` stores; afterwards `held` stores
- * the copy-out of unit k. In backward this is the copy-out of unit k. */
+/* Gathers unit k, unless the unit is already gathered. Later all-gathers must wait for a copy-out.
+ * In forward they wait for the copy-out of the previous unit, which `held` stores. The function
+ * then stores the copy-out of unit k in `held`. In backward later all-gathers wait for the copy-out
+ * of unit k. */
 static void
 gather_unit (struct weft_step *s, uint32_t k)
 {

@@ -12,28 +12,28 @@
 #include "core/passes/replicas/buckets.h"
 
 struct weft_fsdp2_unit {
-  /* number of the layer; WEFT_NO_LAYER for the root unit (parameters outside layers) */
+  /* layer number; WEFT_NO_LAYER for the root unit (parameters outside layers) */
   uint32_t layer;
-  gboolean expert;       /* TRUE: the unit contains the experts of a layer */
-  gboolean stays;        /* TRUE: the unit stays gathered after forward */
-  gboolean passed;       /* TRUE: backward does not read the unit's weights any more */
+  gboolean expert; /* TRUE: the unit contains the experts of a layer */
+  gboolean stays;  /* TRUE: the unit stays gathered after forward */
+  gboolean passed; /* TRUE: backward does not read the unit's weights any more */
   /* whole: number of elements of the unit's tensors; slice: number of elements of this rank's
    * shards */
   uint64_t whole, slice;
   /* wire: communication buffer of gathered shards, before copy-out; slot: index of this buffer in
    * the ring */
   uint32_t wire, slot;
-  uint32_t left;         /* the kernel that was newest when the unit was last resharded */
-  uint32_t kept;         /* buffer of whole gradients (defer_fsdp_grad_sync), or WEFT_NO_BUF */
-  uint32_t n_reduced;    /* number of reductions of the unit so far in this step */
+  uint32_t left;      /* op that was the newest kernel when the unit was last resharded */
+  uint32_t kept;      /* buffer of whole gradients (defer_fsdp_grad_sync), or WEFT_NO_BUF */
+  uint32_t n_reduced; /* number of reductions of the unit so far in this step */
 };
 
 /* A communication buffer for gathered shards. The slots of a ring are used in turn. */
 struct weft_fsdp2_slot {
   /* wire: buffer for the shards of all ranks; mine: view of this rank's part of it */
   uint32_t wire, mine;
-  uint32_t free;       /* copy-out op that read the slot last, or WEFT_NO_OP */
-  gboolean taken;      /* TRUE: the gathered shards in the slot have not been copied out yet */
+  uint32_t free;  /* copy-out op that read the slot last, or WEFT_NO_OP */
+  gboolean taken; /* TRUE: the gathered shards in the slot have not been copied out yet */
 };
 
 /* FSDP units of one model chunk, which is wrapped separately. Units [first, end) are its layers and
@@ -43,9 +43,9 @@ struct weft_fsdp2_chunk {
   gboolean root;
   /* TRUE: `streams`, the kernel for which all-gathers wait, has been set in the current forward */
   gboolean forward_begun;
-  uint32_t streams;       /* newest kernel for which all-gathers wait */
-  /* in forward: newest copy-out; not the next all-gather but the one after it waits for this
-   * copy-out */
+  uint32_t streams; /* newest kernel for which the all-gathers of this chunk wait */
+  /* newest copy-out of forward. The next all-gather does not wait for this copy-out, but the
+   * all-gather after the next one does */
   uint32_t held;
   /* newest reduce-scatter, for which the next reduce-scatter waits; or WEFT_NO_OP */
   uint32_t reducing;
@@ -55,14 +55,15 @@ struct weft_fsdp2 {
   /* the arrays of this struct and the struct itself are one allocation */
   struct weft_fsdp2_slot *ring;
   struct weft_fsdp2_chunk *chunk;
-  /* by parameter: whether `kept` already contains the gradient of at least one microbatch */
+  /* started, by parameter: TRUE if the buffer of whole gradients (kept) contains the gradient of at
+   * least one microbatch */
   gboolean *started;
   /* n_slot: number of slots in the ring; turn modulo n_slot: the next slot */
   uint32_t n_slot, turn;
   uint32_t n_unit;
   /* TRUE with several pipeline stages: units stay gathered until the last backward */
   gboolean pipelined;
-  gboolean explicit;              /* TRUE: enable_fsdp2_prefetch without pipeline parallelism */
+  gboolean explicit; /* TRUE: enable_fsdp2_prefetch without pipeline parallelism */
   /* TRUE: the pipeline schedule splits backward passes, and computes weight gradients in separate
    * passes */
   gboolean splits;
@@ -71,8 +72,9 @@ struct weft_fsdp2 {
   enum weft_dtype reduce_dtype;
 
   /* offload_policy */
-  uint32_t *on_host;              /* by parameter: buffer of this rank's shard in host memory */
-  /* newest copy of shards from the host; newest copy of gradients to the host */
+  uint32_t *on_host; /* by parameter: buffer of this rank's shard in host memory */
+  /* newest copy of weight shards from the host (copied_in); newest copy of gradients to the host
+   * (sent) */
   uint32_t copied_in, sent;
   /* device buffers for shards: copied from the host (fetched), to be copied to the host (leaving);
    * or WEFT_NO_BUF */
@@ -152,7 +154,7 @@ weft_fsdp2_slice_lane (const struct weft_step *s, uint32_t k)
 /* Reshards an FSDP unit: frees its gathered weights. */
 void weft_fsdp2_reshard (struct weft_step *s, uint32_t k);
 
-/* The functions of FSDP2 in the table of strategies (wrapper.c). */
+/* Functions of FSDP2 that the table of strategies (wrapper.c) contains. */
 void weft_fsdp2_start (struct weft_step *s);
 void weft_fsdp2_begin_cell (struct weft_step *s);
 void weft_fsdp2_before_layer (struct weft_step *s, uint32_t layer);

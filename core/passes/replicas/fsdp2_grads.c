@@ -350,8 +350,8 @@ reduce_unit (struct weft_step *s, uint32_t k)
   (ranks (s, k) > 1 ? pack_unit : convert_unit) (s, k, from, first);
 }
 
-/* Reduces the separate gradient sum of a tied output layer, together with the unit `root` that
- * contains the embedding. */
+/* Reduces the separate gradient sum of a tied output layer. Called when the unit `root`, which
+ * contains the embedding, is reduced. */
 static void
 reduce_head (struct weft_step *s, uint32_t root)
 {

@@ -58,8 +58,8 @@ blocks (const struct weft_step *s)
   return !s->strategy->offload_policy_pin_memory;
 }
 
-/* Returns a device buffer for the shards of unit k. Layers of equal size share the buffer
- * *standing. The root unit and a tied output layer have new buffers. */
+/* Returns a device buffer for the shards of unit k. Units of layers share the buffer *standing if
+ * their sizes are equal. The root unit and a tied output layer have new buffers. */
 static uint32_t
 room_of (struct weft_step *s, uint32_t k, uint32_t *standing, enum weft_dtype dtype,
          const char *name)

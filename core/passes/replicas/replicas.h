@@ -104,11 +104,12 @@ uint32_t weft_replicas_reduced (struct weft_step *s, uint32_t param);
 /* Returns the buffer with the reduced gradient of a tied output layer, which has a separate sum. */
 uint32_t weft_replicas_reduced_head (struct weft_step *s);
 
-/* After the update of weights: all-gathers the weights that a first read in the next step does not
- * gather. */
+/* After the update of weights: all-gathers the weights, except those that are all-gathered at their
+ * first read in the next step. */
 void weft_replicas_gather_weights (struct weft_step *s);
 
-/* Return the buffers with this rank's slice of the gradients, and of the weights, of bucket k. */
+/* weft_bucket_gradients() returns the buffer with this rank's slice of the gradients of bucket k,
+ * weft_bucket_weights() the buffer with its slice of the weights. */
 uint32_t weft_bucket_gradients (const struct weft_step *s, uint32_t k);
 uint32_t weft_bucket_weights (const struct weft_step *s, uint32_t k);
 
@@ -119,10 +120,11 @@ uint32_t weft_bucket_reduced (const struct weft_step *s, uint32_t k);
  * (reduce_scatter_with_fp32_accumulation). */
 gboolean weft_bucket_is_exchanged (const struct weft_step *s, uint32_t k);
 
-/* Weights in fp8 are computed from fp32 master weights. master[k] is the buffer of bucket k's
- * master weights. weft_fp8_weights_update() converts them after Adam. weft_fp8_weights_stage()
- * converts them at the start of a step. It must be called if weft_fp8_weights_stages_ahead() is
- * TRUE, that is, if forward all-gathers weights in the memory of the gradient buffer. */
+/* Functions for weights in fp8, which are computed from fp32 master weights; master[k] is the
+ * buffer of bucket k's master weights. weft_fp8_weights_update() computes the fp8 weights after
+ * Adam. weft_fp8_weights_stage() converts the master weights at the start of a step, and must be
+ * called if weft_fp8_weights_stages_ahead() is TRUE. This is the case if forward all-gathers
+ * weights in the memory of the gradient buffer. */
 gboolean weft_fp8_weights_stages_ahead (const struct weft_step *s);
 void weft_fp8_weights_stage (struct weft_step *s, const uint32_t *master);
 void weft_fp8_weights_update (struct weft_step *s, const uint32_t *master);

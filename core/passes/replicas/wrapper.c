@@ -17,7 +17,7 @@
   .reduced_head = weft_fsdp_reduced_head
 
 enum weft_wrapper_kind {
-  WEFT_WRAPPER_BUCKETS,     /* Megatron-Core's DistributedDataParallel */
+  WEFT_WRAPPER_BUCKETS,     /* Megatron-Core's DistributedDataParallel, without FSDP units */
   WEFT_WRAPPER_UNITS,       /* Megatron-FSDP with whole gradients and weights */
   WEFT_WRAPPER_UNIT_GRADS,  /* Megatron-FSDP with sharded gradients */
   WEFT_WRAPPER_UNIT_PARAMS, /* Megatron-FSDP with sharded gradients and weights */

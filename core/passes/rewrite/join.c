@@ -17,15 +17,16 @@ static const struct fusion {
   /* operands of the fused op: "f0 s2" stands for operand 0 of `first` and operand 2 of `second`, in
    * this order */
   const char *operands;
-  /* operand number `made` of `first` and operand number `taken` of `second` are the same buffer */
+  /* made, taken: operand number `made` of op `first` and operand number `taken` of op `second` are
+   * one buffer */
   uint8_t made, taken;
   /* TRUE: the fused op replaces `first` in the order of ops; FALSE: it replaces `second` */
   gboolean moves_up;
-  gboolean inner;       /* TRUE: the output of `first`, which only `second` reads, is not stored */
+  gboolean inner; /* TRUE: the output of `first`, which only `second` reads, is not stored */
   /* TRUE: the fusion applies only to gelu with the tanh approximation, because cuBLASLt has no
    * epilogue for other activations */
   gboolean of_gelu;
-  /* number of an operand that is stored only if a third op reads it; 0: none */
+  /* number of the operand that is stored only if a third op reads it; 0: no such operand */
   uint8_t optional;
   /* number of the fused op's dimension that is 1 if the optional operand is stored, and 0 if not */
   uint8_t optional_dim;
@@ -43,10 +44,11 @@ static const struct fusion {
 struct search {
   const weft_program *p;
   const struct weft_job *job;
-  uint32_t *writer;             /* writer, by buffer: the newest op that writes the buffer */
-  uint32_t *users;              /* users, by buffer: number of its uses and views */
-  uint32_t *partner;            /* partner, by op: the other op of its pair, or WEFT_NO_OP */
-  /* fusion, by op: for an op of a pair, the row of the fusion table */
+  uint32_t *writer; /* writer[buffer]: newest op that writes the buffer */
+  /* users[buffer]: number of uses of the buffer, and of views of it */
+  uint32_t *users;
+  uint32_t *partner; /* partner[op]: the other op of the op's pair, or WEFT_NO_OP */
+  /* fusion[op], for an op of a pair: the row of the fusion table */
   const struct fusion **fusion;
 };
 
@@ -180,8 +182,7 @@ find_pairs (struct search *s)
 /* Arrays of the new program: ops, dependencies, buffer uses, shapes. */
 struct rewritten {
   GArray *op, *deps, *uses, *shape;
-  /* at, by number of an old op: number of the new op; both ops of a fused pair have the same
-   * number */
+  /* at[number of an old op]: number of the new op; both ops of a fused pair have one number */
   uint32_t *at;
 };
 

@@ -21,8 +21,8 @@
  * summed in fp32 as a binary tree over the ranks. */
 #include "core/passes/shard/parts.h"
 
-/* Operands of the attention kernels. After the all-to-all of Ulysses the operands have fewer heads
- * and more tokens. */
+/* Operands of the attention kernels. After the all-to-all of Ulysses a rank has fewer heads and
+ * more tokens than before. */
 struct part {
   /* width: columns of a key head; value: columns of a value head */
   uint64_t tokens, heads, groups, width, value;

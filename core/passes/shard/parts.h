@@ -9,5 +9,5 @@ struct weft_shard {
   /* by parameter: TRUE if tensor parallel ranks must all-reduce the parameter's gradient. NULL: no
    * gradient needs an all-reduce */
   gboolean *in_parts;
-  uint32_t joined;    /* newest all-reduce of a gradient that in_parts marks */
+  uint32_t joined; /* newest all-reduce of a gradient that the array in_parts marks */
 };

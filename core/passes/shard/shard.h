@@ -107,5 +107,5 @@ void weft_context_attention_backward (struct weft_step *s, const struct weft_att
  * rank or the step has one microbatch. */
 void weft_context_sum (struct weft_step *s, uint32_t grad, enum weft_group_kind group);
 
-/* Divides `grad` into `pieces` equal parts, and zeroes all parts except this rank's part. */
+/* Divides `grad` into `pieces` equal parts. Zeroes all parts except the part of this rank. */
 void weft_context_keep (struct weft_step *s, uint32_t grad, uint32_t pieces);

@@ -36,7 +36,7 @@ typedef CUresult (*write_word) (CUstream stream, CUdeviceptr at, cuuint32_t valu
 struct cuda {
   struct weft_gpu_calls calls;
   write_word write;
-  struct weft_cupti *cupti; /* the trace of kernels; NULL: not tracing */
+  struct weft_cupti *cupti; /* trace of kernels; NULL: kernels are not traced */
   /* by device: the cuBLASLt state; NULL before the first matrix product on this device */
   struct weft_cuda_blas *blas[MOST_DEVICES];
   /* use kernels with warpgroup instructions (wgmma) if the device has these instructions */
@@ -137,7 +137,8 @@ call_choose (void *self, uint32_t device)
   return said (cudaSetDevice ((int) device));
 }
 
-/* Traces assign the calls between two calls of this function to the op. */
+/* Sets the op to which the trace assigns the following calls of this thread, up to the next call of
+ * this function. */
 static const char *
 call_about (void *self, uint32_t row, uint32_t op)
 {
@@ -413,7 +414,8 @@ call_kernel (void *self, const struct weft_kernel *k, uint32_t n,
 
 /* ----------------------------------------------------------------------- algorithms */
 
-/* Loads the algorithms of earlier runs. A missing or invalid file is ignored and written again. */
+/* Loads the matrix product algorithms that earlier runs have chosen. A missing or invalid file is
+ * ignored and written again. */
 static void
 load_algorithms (struct weft_cuda_blas *blas)
 {
@@ -423,7 +425,8 @@ load_algorithms (struct weft_cuda_blas *blas)
   (void) weft_blas_load (blas, path, &found, NULL);
 }
 
-/* Saves the algorithms. If this fails, the run continues, and the next run chooses them again. */
+/* Saves the chosen matrix product algorithms. If this fails, the run continues, and the next run
+ * chooses them again. */
 static void
 save_algorithms (const struct weft_cuda_blas *blas)
 {
@@ -482,7 +485,7 @@ load_kernels (struct cuda *cuda, const struct weft_kernel *k, uint32_t n,
   return text;
 }
 
-/* GPUs of one machine use the algorithms that the first of them has chosen. */
+/* All GPUs of a machine use the algorithms that the first of these GPUs has chosen. */
 static const char *
 prepare (void *self, const struct weft_kernel *k, uint32_t n, const struct weft_gpu_scratch *room,
          weft_gpu_stream *stream)
@@ -563,7 +566,7 @@ keep (weft_gpu_comm *comm, ncclResult_t result, weft_gpu_comm **out)
   return told (result);
 }
 
-#define MOST_CTAS 32u /* limit of ncclConfig_t.maxCTAs (NCCL user guide) */
+#define MOST_CTAS 32u /* maximum of ncclConfig_t.maxCTAs (NCCL user guide) */
 
 static ncclConfig_t
 config_of (const struct weft_gpu_member *member)
@@ -677,7 +680,7 @@ call_window_close (void *self, weft_gpu_comm *comm, weft_gpu_window *window)
   return text;
 }
 
-/* The type in NCCL. Types that are never added are sent as bytes. */
+/* The data type of NCCL. Types that are never added are sent as bytes. */
 static ncclDataType_t
 type_of (enum weft_dtype dtype)
 {

@@ -84,7 +84,7 @@ stream_of (uint32_t device, uint32_t stream)
   return (uint64_t) device << 32 | stream;
 }
 
-/* Finds the key of a stream of this thread's GPU. */
+/* Finds the key of a stream on the GPU of this thread. FALSE: CUPTI has reported an error. */
 static gboolean
 find_stream (const struct weft_cupti *c, CUstream stream, uint64_t *out)
 {
@@ -251,7 +251,7 @@ take_record (struct weft_cupti *c, const CUpti_Activity *a)
 static void CUPTIAPI
 on_wanted (uint8_t **buffer, size_t *size, size_t *most)
 {
-  *buffer = g_malloc (BUFFER_BYTES); /* CUPTI requires alignment to 8 bytes */
+  *buffer = g_malloc (BUFFER_BYTES); /* CUPTI requires an address that is a multiple of 8 */
   *size = BUFFER_BYTES;
   *most = 0;
 }

@@ -68,9 +68,9 @@ struct weft_cupti_calls {
 #undef WEFT_CUPTI_MEMBER
 };
 
-/* Like weft_cupti_begin(), but with other functions, which must outlive the trace. */
+/* Like weft_cupti_begin(), but calls the functions in `calls`, which must outlive the trace. */
 const char *weft_cupti_open (const struct weft_cupti_calls *calls, struct weft_cupti **out);
 
-/* Frees the trace.  CUPTI continues to record. */
+/* Frees the trace. The CUPTI library itself continues to record. */
 void weft_cupti_close (struct weft_cupti *c);
 #endif

@@ -25,7 +25,7 @@ struct of_device {
   struct weft_cudnn_attention *attention;
   /* why `attention` is NULL (cuDNN cannot be used); NULL before the library is opened */
   const char *why;
-  GHashTable *found; /* shape -> struct found, the measured choice */
+  GHashTable *found; /* hash table from a shape to struct found, the measured choice */
   gboolean loaded, news;
 };
 
@@ -95,7 +95,8 @@ shape_of (const struct weft_kernel *k)
   return weft_cudnn_shape_of (k->shape.dim, k->operand[0].dtype, is_backward (k), k->deterministic);
 }
 
-/* The property of a kernel that our cuDNN graph does not support, or NULL. */
+/* Returns the name of the property of a kernel that our cuDNN graph does not support; NULL: the
+ * graph supports the kernel. */
 static const char *
 bent (const struct weft_kernel *k)
 {
