@@ -161,7 +161,7 @@ tiles_between (const struct side &side, int64_t from, int64_t to)
   return p;
 }
 
-/* Tiles of N keys that rows of a tile of QUERIES queries see. */
+/* The range of tiles of N keys that are visible to the queries of a tile of QUERIES rows. */
 template <int QUERIES, int N>
 static __device__ __forceinline__ struct passing
 keys_passing (const struct attention &a, const struct tile &queries)
@@ -170,7 +170,7 @@ keys_passing (const struct attention &a, const struct tile &queries)
                            queries.position + QUERIES - 1);
 }
 
-/* Tiles of N queries that see rows of a tile of KEYS keys. */
+/* The range of tiles of N queries that see keys of a tile of KEYS rows. */
 template <int KEYS, int N>
 static __device__ __forceinline__ struct passing
 queries_passing (const struct attention &a, const struct tile &keys)

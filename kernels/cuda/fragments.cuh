@@ -57,7 +57,8 @@ element (uint32_t word, unsigned which)
 }
 
 #ifdef WEFT_CUDA_EMULATOR
-/* Emulator: a lane's operands of a product that all lanes of a warp compute together. */
+/* Only in the CPU emulator: the operands that one lane of a warp contributes to a product of the
+ * whole warp. */
 struct product_share {
   float *c;
   const uint32_t *a;
@@ -99,7 +100,8 @@ multiply (float c[4], const uint32_t a[4], uint32_t b0, uint32_t b1, int line = 
   emulated_meet (&mine, multiply_together<T>, line);
 }
 
-/* Emulator: a lane's row addresses, and where it stores its elements. */
+/* Only in the CPU emulator: the row addresses that one lane of a warp passes, and where the lane
+ * stores its elements. */
 template <class T> struct matrices_share {
   const T *row;
   uint32_t *out;

@@ -105,7 +105,7 @@ template <class T> struct leave_shared {
   }
 };
 
-/* Grid for the largest number of row tiles that experts can have. */
+/* The grid, with room for the largest number of row tiles that all experts together can have. */
 template <enum way WAY, int ROWS, int COLUMNS>
 static dim3
 grid_of (const struct grouped &g, uint64_t room)

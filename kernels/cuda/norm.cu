@@ -96,8 +96,8 @@ struct weights {
   struct array first, second, bias;
 };
 
-/* raw: receives copies of the rows, one after the other; NULL: no copies. x may be the sum of two
- * addends. */
+/* raw: array that receives copies of the rows, one after the other; NULL: no copies are stored. x
+ * may be the sum of two addends. */
 template <class T>
 __global__ void
 forward (struct norm c, const T *x, struct addends<T> of, struct weights w, T *y, T *raw)

@@ -24,7 +24,8 @@ struct row_norm {
   bool centred;
 };
 
-/* Forward: x, or the sum of x and a second addend, which is stored too. */
+/* Operands of a forward norm. The input is x, or the sum of x and a second addend; the sum is
+ * stored, too. */
 template <class T> struct row_forward {
   const T *x, *addend;
   T *sum, *y;

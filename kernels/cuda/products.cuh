@@ -113,8 +113,8 @@ tile_product (T *shared, const sheet<T> &a, const sheet<T> &b, const struct tile
   __syncthreads (); /* barrier, because the caller may overwrite the shared memory */
 }
 
-/* Calls leave (row, column, low, high) for each pair of neighbours of a row that a thread holds;
- * row and column inside the tile. */
+/* Calls leave (row, column, low, high) for each pair of neighbouring results that a thread holds.
+ * low and high are the results; row and column count inside the tile. */
 template <class F>
 static __device__ __forceinline__ void
 each_two (const float (*sum)[4][4], const F &leave)
@@ -220,8 +220,8 @@ plain_product (const struct plain_factor &a, const struct plain_factor &b,
   }
 }
 
-/* Calls leave (row, column, value) for each element that a thread holds; row and column inside the
- * tile. */
+/* Calls leave (row, column, value) for each result that a thread holds. row and column count inside
+ * the tile. */
 template <class F>
 static __device__ __forceinline__ void
 each_one (const float (*sum)[EACH], const F &leave)
