@@ -263,11 +263,14 @@ append_collectives (const struct page *p, GError **error)
   weft_nccl_predict (nccl, NULL, NULL);
   g_autofree const char **fabrics = weft_nccl_fabrics (nccl);
   g_string_append (p->text, "## Collectives\n\nMedian of the absolute errors in % and number of "
-                            "rows (`weft validate --nccl`), by size of the tensor\nfrom the size "
-                            "in the head of a column on.\n\n| fabric |");
+                            "rows (`weft validate --nccl`), by size of the tensor\nin decades "
+                            "from the size in the head of a column on.\n\n| fabric |");
   for (int size = 0; size < WEFT_N_NCCL_SIZE; size++)
     g_string_append_printf (p->text, " %s |", weft_nccl_size_names[size]);
-  g_string_append (p->text, " all |\n|---|---|---|---|---|---|---|\n");
+  g_string_append (p->text, " all |\n|---|");
+  for (int size = 0; size <= WEFT_N_NCCL_SIZE; size++)
+    g_string_append (p->text, "---|");
+  g_string_append_c (p->text, '\n');
   for (unsigned i = 0; i == 0 || fabrics[i - 1]; i++) {
     g_string_append_printf (p->text, "| %s |", fabrics[i] ? fabrics[i] : "all");
     for (int size = 0; size <= WEFT_N_NCCL_SIZE; size++) {

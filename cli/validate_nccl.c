@@ -25,9 +25,9 @@ static void
 print_cell (const struct weft_validate_errors *e)
 {
   if (e->n)
-    printf ("  %7.1f %-4u", 100 * e->median, e->n);
+    printf (" %5.1f %-3u", 100 * e->median, e->n);
   else
-    printf ("  %7s %-4s", "-", "");
+    printf (" %5s %-3s", "-", "");
 }
 
 /* Prints a line of the table: the median errors of one fabric (NULL: of all fabrics), by size of
@@ -53,7 +53,7 @@ print_table (const weft_nccl *nccl)
     width = MAX (width, (int) strlen (fabrics[i]));
   printf ("%-*s", width, "fabric");
   for (int size = 0; size <= WEFT_N_NCCL_SIZE; size++)
-    printf ("  %12s", size < WEFT_N_NCCL_SIZE ? weft_nccl_size_names[size] : "all");
+    printf (" %9s", size < WEFT_N_NCCL_SIZE ? weft_nccl_size_names[size] : "all");
   printf ("\n");
   for (unsigned i = 0; fabrics[i]; i++)
     print_fabric (nccl, fabrics[i], width);
@@ -107,8 +107,8 @@ print_text (const weft_nccl *nccl, gboolean verbose)
   uint32_t n = count_predicted (nccl);
 
   printf ("%u rows: %u predicted, %u refused. Median of the absolute errors in %% and number\n"
-          "of rows, by fabric and by size of the tensor from the size in the head of a column\n"
-          "on.\n\n",
+          "of rows, by fabric and by size of the tensor, from the size in the head of a column\n"
+          "up to that of the next column.\n\n",
           nccl->n_row, n, nccl->n_row - n);
   print_table (nccl);
   print_refused (nccl);

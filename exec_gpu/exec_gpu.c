@@ -336,7 +336,8 @@ open_ranks (struct gpu_machine *m, GError **error)
   return TRUE;
 }
 
-/* Chooses algorithms of kernels by measurement now, not during the first step. */
+/* Chooses the algorithms of kernels by measurement when the executor opens, so that the first step
+ * does not measure. */
 static gboolean
 prepare_kernels (struct gpu_machine *m, GError **error)
 {
@@ -448,7 +449,7 @@ fill_times (struct gpu_machine *m, weft_timeline *t, GError **error)
   return TRUE;
 }
 
-/* The duration of the step: the longest of all ranks. */
+/* The duration of the step in seconds: the longest duration of all ranks. */
 static gboolean
 fill_total (struct gpu_machine *m, weft_timeline *t, GError **error)
 {
@@ -497,8 +498,8 @@ weft_exec_gpu_drain (weft_exec *x, GError **error)
   return g_steal_pointer (&t);
 }
 
-/* Copies to or from a buffer between steps, on the stream of lane gpu. Host memory is copied
- * directly. */
+/* Copies between host memory and a buffer, between two steps. Device memory is copied on the stream
+ * of lane gpu, host memory directly. */
 static void
 move (struct gpu_rank *r, uint32_t buf, const struct weft_gpu_copy *copy)
 {

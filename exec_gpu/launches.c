@@ -47,8 +47,8 @@ run_graphs (const struct bench *b, weft_gpu_graph *graph)
   return TRUE;
 }
 
-/* Host time in seconds of one graph launch or, if `graph` is NULL, of one kernel launch: the least
- * of several rounds. */
+/* Host time in seconds of one graph launch or, if `graph` is NULL, of one kernel launch: the
+ * smallest time of several rounds. */
 static gboolean
 time_each (const struct bench *b, weft_gpu_graph *graph, double *least)
 {

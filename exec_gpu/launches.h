@@ -1,4 +1,4 @@
-/* launches.h - the host time of launches on this machine. */
+/* launches.h - measures the host time of kernel and graph launches on this machine. */
 #pragma once
 #include "core/plan/cost_table.h"
 #include "exec_gpu/calls.h"

@@ -79,7 +79,7 @@ struct gpu_rank {
   /* by lane: scratch memory, which one kernel at a time uses */
   struct weft_gpu_scratch scratch[WEFT_N_LANE];
 
-  /* Pinned memory that host and device share: control, tokens, results. */
+  /* Pinned memory that host and device share: control block, tokens, results. */
   uint8_t *mailbox;
   void *control;  /* address of the control block in device memory */
   uint32_t *slot; /* for copy_in and copy_out ops: offset of the op's data in the mailbox */

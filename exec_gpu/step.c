@@ -90,8 +90,8 @@ make_call (const struct gpu_script *s, const struct gpu_call *c)
   g_assert_not_reached ();
 }
 
-/* An evaluation skips ops of backward and update, but not events and other calls that order
- * streams. */
+/* An evaluation skips the kernels and copies of backward and update, but makes all calls that order
+ * streams, such as events. */
 static gboolean
 is_skipped (const struct gpu_script *s, const struct gpu_call *c)
 {
@@ -385,7 +385,8 @@ gpu_step_run (struct gpu_machine *m, GError **error)
   return ok;
 }
 
-/* Waits for every stream. A step that was run only in part has no end event. */
+/* Waits for the end of every stream, not for the event at the end of the step: a step that was run
+ * only in part has not recorded this event. */
 static gboolean
 finish (struct gpu_machine *m, GError **error)
 {

@@ -1,4 +1,4 @@
-/* traced.h - times of ops, computed from the times of their kernels. */
+/* traced.h - computes the times of ops from a trace of their kernels. */
 #pragma once
 #include "exec_gpu/machine.h"
 

@@ -11,7 +11,7 @@
 
 #define LEAST_NAP 20u /* shortest pause between two polls, in microseconds */
 #define MOST_NAP 200u
-#define REPORT_SECONDS 3 /* time limit for the other processes to send their status */
+#define REPORT_SECONDS 3 /* time limit in seconds for the other processes to send their status */
 
 /* Finds the first communication launch of a lane that has not ended; the lane counts its completed
  * launches in a word of the mailbox. */

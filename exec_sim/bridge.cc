@@ -27,7 +27,7 @@ namespace kernel = simgrid::kernel;
 using link_impl = kernel::resource::StandardLinkImpl;
 using activity_list = std::list<kernel::activity::ActivityImplPtr>;
 
-/* Names that differ between SimGrid 3.32 and later versions. */
+/* The following names differ between SimGrid 3.32 and later versions. */
 #if SIMGRID_VERSION >= 40000
 #define ADD_HOST add_host
 #define ADD_LINK add_link
@@ -40,7 +40,7 @@ using activity_list = std::list<kernel::activity::ActivityImplPtr>;
 #define WORK_PRECISION "maxmin/precision"
 #endif
 
-/* Units of payload per byte; see EXACTNESS in bridge.h. */
+/* Units in which SimGrid counts the payload, per byte; see EXACTNESS in bridge.h. */
 constexpr double scale = 65536;
 constexpr double most_bytes = 0x1p47;
 
@@ -76,13 +76,15 @@ struct flow {
   double bytes;
   std::vector<link_impl *> route;
   sg::CommPtr comm;
-  sg::Link *pace; /* private link whose capacity limits the rate; null: no limit */
+  /* a link for this flow alone, whose capacity limits the flow's rate; null: no limit */
+  sg::Link *pace;
 };
 
 struct timer {
   double date;
   uint64_t seq, tag;
-  flow *latency_of; /* flow that starts when the timer ends; null: call the user */
+  /* the flow that starts when the timer ends; null: the timer calls the user's function */
+  flow *latency_of;
   bool operator<(const timer &b) const /* std heaps keep the greatest element on top */
   {
     return date != b.date ? date > b.date : seq > b.seq;
@@ -95,8 +97,8 @@ struct bridge {
   zone *hosts = nullptr, *cables = nullptr;
   sg::Host *from = nullptr, *to = nullptr;
   kernel::resource::Model *network = nullptr;
-  std::vector<sg::Link *> links; /* links of all simulations; the current one uses the first
-                                    n_links */
+  /* links of all simulations; the current simulation uses the first n_links */
+  std::vector<sg::Link *> links;
   std::vector<double> capacity;
   std::vector<sg::Link *> paces; /* links that limit the rates of flows and that no flow uses now */
 
@@ -107,7 +109,8 @@ struct bridge {
 
   weft_bridge_done done = nullptr;
   void *user = nullptr;
-  double origin = 0, now = 0; /* SimGrid's date at opening; the bridge's date of the last call */
+  /* SimGrid's date when the simulation was opened; the bridge's date of the last callback */
+  double origin = 0, now = 0;
   uint64_t seq = 0;
   uint32_t n_links = 0, n_paces = 0;
   std::string failure;
@@ -288,7 +291,8 @@ readable (const void *address, size_t size)
 
   if (pipe2 (fd, O_CLOEXEC) != 0)
     return false;
-  /* write() returns an error for an unmapped address instead of raising SIGSEGV. */
+  /* write() is a safe test of an address: for an unmapped address it returns an error instead of
+   * raising SIGSEGV. */
   const bool yes = write (fd[1], address, size) == (ssize_t)size;
   close (fd[0]);
   close (fd[1]);
@@ -300,7 +304,8 @@ readable (const void *address, size_t size)
 activity_list *
 find_running (const bridge &b)
 {
-  /* Offset in SimGrid 3.32 for 64-bit Linux with libstdc++; checked below. */
+  /* Offset in bytes of the activity list in SimGrid's actor object, for SimGrid 3.32 on 64-bit
+   * Linux with libstdc++; checked below. */
   constexpr size_t offset = 192;
   struct {
     char *next, *prev;

@@ -54,8 +54,8 @@
 
 G_BEGIN_DECLS
 
-/* Called when the timer or flow created with `tag` ends, at date weft_bridge_now(). The callback
- * may create timers and flows. */
+/* Type of the function that is called when a timer or flow ends, at date weft_bridge_now(). `tag`
+ * is that of the timer or flow. The function may create timers and flows. */
 typedef void (*weft_bridge_done)(void *user, uint64_t tag);
 
 /* Starts a simulation at date 0 without links. The caller keeps `user`. Fails if a simulation is
@@ -71,8 +71,8 @@ uint32_t weft_bridge_link (double bytes_per_s);
 void weft_bridge_flow (double bytes, const uint32_t *links, uint32_t n_links, double latency,
                        uint64_t tag);
 
-/* weft_bridge_flow() for a flow that moves at most `most` bytes per second, even if its links have
- * capacity left. `most` is positive; INFINITY sets no limit. */
+/* Like weft_bridge_flow(), but the flow moves at most `most` bytes per second, even if its links
+ * have capacity left. `most` is positive; INFINITY sets no limit. */
 void weft_bridge_paced_flow (double bytes, const uint32_t *links, uint32_t n_links, double most,
                              double latency, uint64_t tag);
 
@@ -83,8 +83,8 @@ void weft_bridge_after (double delay, uint64_t tag);
  * last callback, or 0 before the first callback. */
 double weft_bridge_now (void);
 
-/* Runs until no timer and no flow is pending. May be called again after new ones were started.
- * Fails with SimGrid's error text. */
+/* Runs until no timer and no flow is pending. May be called again after new timers or flows were
+ * started. Fails with SimGrid's error text. */
 gboolean weft_bridge_run (GError **error);
 
 /* Ends the simulation; pending timers and flows are dropped without a callback. */

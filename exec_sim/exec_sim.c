@@ -151,8 +151,8 @@ round_latency (const struct weft_traffic *t, uint32_t round)
   return weft_coll_step_latency (t, round) + (round == 0 ? weft_coll_base_latency (t) : 0);
 }
 
-/* Starts the flow of one member of a shift, in which, unlike in other collectives, a rank sends to
- * one neighbour only. */
+/* Starts the flow of one member of a context-parallel shift. Unlike in other collectives, a rank
+ * sends to one neighbour only. */
 static void
 start_shift (struct sim *x, uint32_t c, uint32_t actor, uint32_t op, double latency)
 {
@@ -269,7 +269,7 @@ collective_flow_done (struct sim *x, uint32_t c)
     finish_collective (x, c);
 }
 
-/* The last op of the launch group at the head of a lane. */
+/* The last op of the ops that are launched together with the first op of a lane. */
 static uint32_t
 group_last (const struct sim *x, uint32_t actor, enum weft_lane lane)
 {
@@ -375,8 +375,8 @@ post_transfer (struct sim *x, uint32_t actor, uint32_t op)
   }
 }
 
-/* Whether the launch group at the head of a lane may start: all dependencies of all its ops
- * ended. */
+/* Whether the ops that are launched together with the first op of a lane may start: all
+ * dependencies of all these ops have ended. */
 static gboolean
 group_may_start (const struct sim *x, uint32_t actor, uint32_t lane)
 {
@@ -430,9 +430,9 @@ start_copy (struct sim *x, uint32_t actor, uint32_t op)
               plan->job.stack.kernel_gap, sim_tag (SIM_COPY, p->op[op].lane, actor));
 }
 
-/* Starts a kernel outside the compute lane: one on a communication lane, such as the sum after a
- * reduction, or one of the host, whose time follows from its bytes and the host memory bandwidth
- * that all ranks of the node share. */
+/* Starts a kernel that is not on the compute lane. Such a kernel is either on a communication lane,
+ * for example the sum after a reduction, or on the host. The time of a host kernel follows from its
+ * bytes and from the host memory bandwidth, which all ranks of the node share. */
 static void
 start_side_kernel (struct sim *x, uint32_t actor, uint32_t op)
 {
@@ -470,8 +470,8 @@ copy_done (struct sim *x, uint32_t actor, uint32_t lane)
 /* A tenth of a nanosecond: tolerance for rounding in sums of dates. */
 #define DATE_TOLERANCE 1e-10
 
-/* Whether the host has issued the op at the head of a lane. If the date of issue is in the future,
- * a timer wakes the lane at that date. */
+/* Whether the host has issued the first op of a lane. If the date of issue is in the future, the
+ * function sets a timer that starts the lane at that date. */
 static gboolean
 host_has_issued (struct sim *x, uint32_t actor, uint32_t lane)
 {
@@ -512,7 +512,7 @@ advance_lane (struct sim *x, uint32_t actor, uint32_t lane)
     start_copy (x, actor, op);
 }
 
-/* Starts every op of this rank that can start now; flows and timers end later. */
+/* Starts every op of this rank that can start now. Flows and timers of these ops end later. */
 static void
 advance (struct sim *x, uint32_t actor)
 {

@@ -1,10 +1,10 @@
-/* machine.h - state of the simulation, shared by exec_sim.c (collectives, transfers) and gpu.c
- * (compute kernels). */
+/* machine.h - state of the simulation, which exec_sim.c (collectives, transfers) and gpu.c (compute
+ * kernels) share. */
 #pragma once
 #include "core/exec/exec.h"
 
-/* Kernel times of a role with some SMs occupied: prefix[i] is the sum over the first i ops of the
- * compute lane. */
+/* Kernel times of a pipeline stage while communication occupies some SMs. prefix[i] is the sum in
+ * seconds over the first i ops of the compute lane. */
 struct sim_speed {
   uint32_t sms_taken;
   double *prefix;
@@ -31,9 +31,10 @@ struct sim_gpu {
 
 struct sim_lane {
   uint32_t cursor;
-  gboolean posted, waking; /* posted: the op or launch group at `cursor` has been launched; waking:
-                            * a timer is set for the date at which the host issues it */
-  uint32_t pending;        /* transfers of the launch group that have not ended */
+  /* posted: the first op of the lane, or the ops launched with it, has been launched; waking: a
+   * timer is set for the date at which the host issues this op */
+  gboolean posted, waking;
+  uint32_t pending;        /* number of transfers of the current launch that have not ended */
 };
 
 /* The current collective of a communicator. arrived: number of actors that have launched the
@@ -48,7 +49,7 @@ struct sim_collective {
 struct sim_comm {
   gboolean known;
   struct weft_coll_shape shape;
-  GHashTable *traffic; /* op kind and shape (traffic_of()) -> struct weft_traffic */
+  GHashTable *traffic; /* hash table from op kind and shape (traffic_of()) to struct weft_traffic */
 };
 
 struct sim_post {

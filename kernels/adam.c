@@ -7,7 +7,7 @@
 #include <math.h>
 
 enum { GRAD, FACTOR, PARAM, MASTER, M, V };
-enum { STOCHASTIC = 2 }; /* index of the dimension that is 1 for stochastic rounding */
+enum { STOCHASTIC = 2 }; /* number of the dimension that is 1 if the op rounds stochastically */
 
 uint64_t
 weft_extent_adam (const struct weft_kernel *k, uint32_t operand)
@@ -94,8 +94,9 @@ update_both (const void *with, float *const *at, uint64_t n)
     memcpy (at[PARAM], at[MASTER], n * sizeof (float));
 }
 
-/* A skipped step changes nothing, except that weights not yet initialised are copied from their
- * masters. Weights stored in fp8 are no operand: fp8_weights.c rounds them after Adam. */
+/* A skipped step changes no operand; only weights that have not been initialised are copied from
+ * their masters. Weights stored in fp8 are not an operand of adam: fp8_weights.c rounds them after
+ * adam. */
 static void
 keep (const void *with, float *const *at, uint64_t n)
 {

@@ -160,7 +160,8 @@ block_at (const struct side *side, uint64_t block)
   return part_of (&side->run[block / each], block % each * OUTER, OUTER);
 }
 
-/* Sets the fields that all attention ops share: the shape, except tokens and keys. */
+/* Sets the fields that all kinds of attention ops share: all sizes except the numbers of queries
+ * and keys. */
 static struct attention
 describe_any (const struct weft_attention *call, uint64_t sequence)
 {
@@ -690,8 +691,8 @@ load_queries (const struct task *t, struct span queries, float *lse, float *delt
   }
 }
 
-/* Turns scores and gradients of probabilities into probabilities and gradients of scores. lse and
- * delta belong to queries; those of the block of keys (inner or outer) are 0. */
+/* Turns scores into probabilities, and gradients of probabilities into gradients of scores. lse and
+ * delta are values of queries; for the block that holds keys (inner or outer) they are 0. */
 static void
 differentiate (struct room *room, const struct pair *p, float scale, float cap)
 {
@@ -772,8 +773,8 @@ fold_entries (void *task, uint32_t below)
     weft_sums_add (entry (t->a, below, which), entry (t->a, below + 1, which), n_sums (t));
 }
 
-/* Computes dk and dv of a block of keys: the fold over the leaves of queries. The task's head is
- * the first of its group. */
+/* Computes the gradients of a block of keys and of its values: a tree sum over the leaves of
+ * queries. The task's head is the first head of its group. */
 static void
 key_gradients (struct task *t)
 {

@@ -261,7 +261,8 @@ bind_bucket_norm (const weft_bind *b, uint32_t op, struct to to)
   }
 }
 
-/* The operand for the fp8 scale of a parameter: one number for the whole tensor. */
+/* The operand for the fp8 scale of a parameter: a single number, because the tensor has one
+ * scale. */
 static struct weft_operand
 scale_of (const weft_bind *b, const struct weft_param *param, struct weft_operand all)
 {
@@ -270,8 +271,8 @@ scale_of (const weft_bind *b, const struct weft_param *param, struct weft_operan
   return all;
 }
 
-/* Whether the norm counts this tensor on another rank: a tied copy, or a tensor that
- * tensor-parallel ranks replicate. */
+/* Whether the gradient norm counts this tensor on another rank: the tensor is a tied copy, or
+ * tensor-parallel ranks replicate it. */
 static gboolean
 is_counted_elsewhere (const weft_bind *b, const struct weft_param *param)
 {
@@ -279,7 +280,7 @@ is_counted_elsewhere (const weft_bind *b, const struct weft_param *param)
                               b->place[WEFT_GROUP_TP].at > 0);
 }
 
-enum { STOCHASTIC = 2 }; /* index of the dimension that is 1 for stochastic rounding */
+enum { STOCHASTIC = 2 }; /* number of the dimension that is 1 if the op rounds stochastically */
 
 /* Key of the random numbers of a tensor: a hash of its name and layer. The key is the same on every
  * stage, so copies of a tied embedding get equal updates. */
@@ -318,9 +319,9 @@ place_in_whole (const weft_bind *b, const struct weft_param *param, uint64_t at,
   return end - at;
 }
 
-/* Makes the calls of adam with stochastic rounding: one for each run of elements that are
- * contiguous in the whole tensor, because random numbers depend on the index in the whole
- * tensor. */
+/* Makes the calls of adam with stochastic rounding. There is one call for each range of elements
+ * that is contiguous in the whole tensor, because the random numbers depend on the index in the
+ * whole tensor. */
 static void
 bind_stochastic (const weft_bind *b, const struct weft_kernel *all,
                  const struct weft_segment *segment, struct to to)
@@ -389,8 +390,8 @@ is_packed (const weft_bind *b, const struct weft_op *row, const struct weft_para
   return (param->bucket != first->bucket) == ((row->flags & WEFT_OP_EXPERTS) != 0);
 }
 
-/* Makes the calls of a pack or unpack op, one per tensor. In one operand tensors are contiguous; in
- * the other, each slice contains a piece of every tensor. */
+/* Makes the calls of a pack or unpack op, one per tensor. In one operand, each tensor is
+ * contiguous; in the other operand, the slice of each rank contains a piece of every tensor. */
 static void
 bind_repack (const weft_bind *b, uint32_t op, struct to to)
 {
@@ -452,7 +453,7 @@ weft_bind_copy (const weft_bind *b, uint32_t op, struct weft_operand *from, stru
   from->n = to->n = dim[0];
 }
 
-/* The index of this rank in the group over which the buffer is sharded. */
+/* The number of this rank in the group over which the buffer is sharded. */
 static uint32_t
 shard_before (const weft_bind *b, uint32_t buf)
 {

@@ -36,16 +36,16 @@ weft_bind_use (const weft_bind *b, uint32_t op, uint32_t operand)
   return &b->p->uses[b->p->op[op].uses + operand];
 }
 
-/* The operand of a buffer use. For a buffer that holds shards of all ranks, the shard of this
- * rank. */
+/* The operand of an op for a buffer that it uses. If the buffer contains the shards of all ranks,
+ * the operand is the shard of this rank. */
 struct weft_operand weft_bind_operand (const weft_bind *b, const struct weft_use *use);
 
-/* Calls `call` once for each kernel launch of a compute op, in order. An op without a kernel causes
- * no call. */
+/* Makes the kernel calls of a compute op: calls `call` once for each kernel launch, in order. An op
+ * without a kernel causes no call. */
 typedef void (*weft_bind_call) (void *user, const struct weft_kernel *k);
 void weft_bind_kernels (const weft_bind *b, uint32_t op, weft_bind_call call, void *user);
 
-/* Source and destination of a to_host or from_host copy, of equal length. */
+/* Source and destination of a to_host or from_host copy. Both have the same length. */
 void weft_bind_copy (const weft_bind *b, uint32_t op, struct weft_operand *from,
                      struct weft_operand *to);
 

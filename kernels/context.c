@@ -1,5 +1,5 @@
-/* Kernels around the communication of context parallelism: packing by receiver, reordering what was
- * received, merging partial softmax results. */
+/* Kernels before and after the communication of context parallelism: pack data by receiver, reorder
+ * received data, merge partial softmax results. */
 #include "kernels/float.h"
 #include "kernels/kernel.h"
 #include "kernels/math.h"
@@ -227,7 +227,8 @@ weft_extent_attention_merge (const struct weft_kernel *k, uint32_t operand)
   return product (k, M_TOKENS, operand == LSE || operand == PART_LSE ? 2 : 3);
 }
 
-/* Index of a row's log-sum-exp: head by head within a sequence. */
+/* Index of the log-sum-exp of a row (one token, one head). The array is ordered by sequence, then
+ * head, then token. */
 static uint64_t
 lse_at (const struct weft_kernel *k, uint64_t row)
 {
@@ -298,7 +299,7 @@ kept (const struct weft_kernel *k)
   return (struct weft_range){ n * at / size, n * (at + 1) / size };
 }
 
-/* Sets all elements to -0.0: adding -0.0 changes no number, not even -0.0. */
+/* Sets all elements to -0.0, because adding -0.0 changes no number, not even -0.0. */
 static void
 clear (const struct weft_operand *x, struct weft_range range)
 {

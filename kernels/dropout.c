@@ -26,7 +26,7 @@ weft_dropout_of (const struct weft_kernel *k)
                                 .columns = k->shape.dim[COLUMNS] };
 }
 
-/* Number of a token in the global batch, from its number in the microbatch. */
+/* Number of a token in the global batch, computed from its number in the microbatch. */
 static uint64_t
 whole_token (const struct weft_kernel *k, uint64_t token)
 {
@@ -68,8 +68,8 @@ struct pass {
   gboolean draws; /* TRUE: generate the mask; FALSE: read the mask that forward stored */
 };
 
-/* Processes n elements of one row, at most one stretch; `number` is the index of the random number
- * of the first element. */
+/* Processes n <= WEFT_STRETCH elements of one row. `number` is the number of the random draw for
+ * the first element. */
 static void
 run (const struct weft_dropout *d, const struct pass *p, uint64_t from, uint64_t n, uint64_t number)
 {

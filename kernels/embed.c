@@ -168,8 +168,8 @@ add_token (const struct gather *g, float *sum, uint64_t at, uint64_t n)
   weft_sums_add (sum, x, n);
 }
 
-/* Adds the gradients of the tokens of a chain that lie in one leaf of the canonical sum, from
- * `token` on. */
+/* Adds the gradients of those linked tokens (tokens of one table row) that lie in one leaf of the
+ * canonical sum. `token` is the first of them. */
 static void
 sum_leaf (const struct gather *g, uint64_t token, struct weft_range leaf, struct weft_range columns,
           struct weft_sums *sums)
@@ -228,7 +228,8 @@ sum_stretch (const struct gather *g, uint64_t first, uint64_t at, struct weft_ra
   weft_sums_store (&sums, at + columns.begin);
 }
 
-/* Computes the gradient of one row of the table. `first`: the first token of the row's chain. */
+/* Computes the gradient of one row of the table. `first`: the first of the linked tokens of this
+ * row. */
 static void
 sum_row (const struct gather *g, uint64_t first, uint64_t row)
 {
@@ -237,7 +238,8 @@ sum_row (const struct gather *g, uint64_t first, uint64_t row)
                  (struct weft_range){ c, weft_least (c + WEFT_STRETCH, g->columns.end) });
 }
 
-/* Gradient of the row of a token id; does nothing if the row is on another rank. */
+/* Computes the gradient of the table row of a token id. Does nothing if the row is on another
+ * rank. */
 static void
 sum_word (const struct gather *g, uint64_t first, int32_t id)
 {
@@ -278,7 +280,7 @@ sum_sought_rows (const struct gather *g)
   }
 }
 
-/* Sets the gradients to 0 unless they accumulate: rows without tokens are not written later. */
+/* Sets gradients that do not accumulate to 0, because rows without tokens are not written later. */
 static void
 clear (const struct gather *g)
 {

@@ -38,8 +38,9 @@ weft_bf16_float (uint16_t h)
   return f;
 }
 
-/* Rounds to nearest, ties to even; NaN stays NaN. Returns the 16-bit code in a 32-bit word: loops
- * over 32-bit words vectorise without widening and narrowing. */
+/* Converts a float to a bf16 code, rounded to nearest, ties to even; NaN stays NaN. Returns the
+ * 16-bit code in a 32-bit word, because loops over 32-bit words vectorise without widening and
+ * narrowing. */
 static inline uint32_t
 weft_bf16_code (float f)
 {
@@ -70,8 +71,9 @@ weft_fp16_float (uint16_t h)
   return f;
 }
 
-/* Rounds to nearest, ties to even; 65520 and above become infinity, NaN stays NaN. Subnormal
- * results are multiples of 2^-24; adding 0.5, whose last bit is 2^-24, rounds to a multiple. */
+/* Converts a float to an fp16 code, rounded to nearest, ties to even. 65520 and above become
+ * infinity; NaN stays NaN. Subnormal results are multiples of 2^-24: adding 0.5, whose last bit is
+ * 2^-24, rounds to such a multiple. */
 static inline uint32_t
 weft_fp16_code (float f)
 {
@@ -95,7 +97,8 @@ weft_fp16_round (float f)
   return (uint16_t) weft_fp16_code (f);
 }
 
-/* The value of weft_fp16_code (f), computed without going through the code. */
+/* Rounds a float to fp16. The result is the value of the code weft_fp16_code (f), but is computed
+ * without the code. */
 static inline float
 weft_fp16_rounded (float f)
 {
@@ -115,8 +118,8 @@ weft_fp16_rounded (float f)
   return f;
 }
 
-/* Elements [first, first + n) of an array as floats: a pointer into the array if it holds floats,
- * else a converted copy in `room`, which has space for n. */
+/* Returns elements [first, first + n) of an array as floats: a pointer into the array if it
+ * contains floats, else a converted copy in `room`, which has space for n floats. */
 const float *weft_floats (const void *data, enum weft_dtype dtype, uint64_t first, uint64_t n,
                           float *room);
 

@@ -119,7 +119,8 @@ weft_cpu_quantise (const struct weft_kernel *k, uint32_t part, uint32_t parts)
                         parts);
 }
 
-/* The nearest number of a format, by trying all codes; ties go to the even code. */
+/* Reference: the nearest number of an fp8 format, found by trying all codes. Ties go to the even
+ * code. */
 static double
 nearest (double x, enum weft_dtype dtype)
 {
@@ -161,7 +162,7 @@ weft_extent_quantise_delayed (const struct weft_kernel *k, uint32_t operand)
   return operand == AMAX || operand == SEEN ? 1 : k->shape.dim[0];
 }
 
-/* The call of the separate op amax that measures the largest magnitude of x. */
+/* Arguments of the separate op amax, which measures the largest magnitude of x. */
 static struct weft_kernel
 as_amax (const struct weft_kernel *k)
 {
@@ -224,7 +225,7 @@ weft_extent_quantise_blocks (const struct weft_kernel *k, uint32_t operand)
   return b.size[0] * b.size[1];
 }
 
-/* Stores the scale of a block and returns its code. */
+/* Stores the scale of a block, and returns the scale's E8M0 code. */
 static uint8_t
 store_scale (const struct weft_operand *scale, uint64_t at, float most, float largest)
 {
@@ -237,7 +238,7 @@ store_scale (const struct weft_operand *scale, uint64_t at, float most, float la
   return code;
 }
 
-/* Elements [columns[0], columns[1]) of row i as floats. */
+/* Returns elements [columns[0], columns[1]) of row i as floats. */
 static const float *
 row_of_block (const struct weft_operand *x, const struct weft_blocks *b, uint64_t i,
               const uint64_t columns[2], float *room)

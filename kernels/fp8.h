@@ -73,7 +73,8 @@ weft_fp8_round (float f, int mantissa, int bias, float most)
   float a = fminf (fabsf (f), most);
   float steps = a * weft_fp8_power (bias - 1 + mantissa) + 0x1p23f;
   memcpy (&bits, &a, sizeof bits);
-  memcpy (&small, &steps, sizeof small); /* a subnormal code counts steps of the smallest number */
+  /* for a subnormal number, the code is a multiple of the smallest number */
+  memcpy (&small, &steps, sizeof small);
   uint32_t even = bits >> dropped & 1;
   uint32_t normal = ((bits + (1u << (dropped - 1)) - 1 + even) >> dropped) -
                     ((uint32_t) (127 - bias) << mantissa);

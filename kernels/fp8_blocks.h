@@ -25,6 +25,7 @@ struct weft_blocks {
 void weft_blocks_round (const struct weft_blocks *b, const struct weft_operand *x,
                         const struct weft_operand *y, const struct weft_operand *scale);
 
-/* weft_blocks_round() in double, for tests: nothing is rounded except to the type of `codes`. */
+/* Like weft_blocks_round(), but in double, for tests: only the conversion to the type of `codes`
+ * rounds. */
 void weft_blocks_reference (const struct weft_blocks *b, const double *x,
                             const struct weft_operand *codes, double *scales);

@@ -50,7 +50,8 @@ result_in (const struct weft_operand *o, uint64_t columns)
   };
 }
 
-/* Rows of the first factor times rows of the second, over `terms` terms. */
+/* Matrix product: each row of the first factor times each row of the second factor, summed over
+ * `terms` terms. */
 static void
 multiply (const struct weft_kernel *k, struct weft_gemm *g, uint64_t terms, struct weft_range rows)
 {

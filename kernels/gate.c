@@ -62,7 +62,8 @@ forward_row (const struct gate *g, uint64_t row)
   }
 }
 
-/* The gradient of the factor is summed along the row in element order. */
+/* Backward of one row. The gradient of the row's factor is summed along the row in element
+ * order. */
 static void
 backward_row (const struct gate *g, uint64_t row)
 {

@@ -94,7 +94,7 @@ finish_row (const struct weft_gemm_result *c, uint64_t row, uint64_t column, uin
 
 /* ---------------------------------------------------------------------------- products */
 
-/* A block of the result: ranges of rows and columns. */
+/* A block of the result: a range of rows and a range of columns. */
 struct area {
   uint64_t row, rows, column, columns;
   uint64_t c_row; /* distance between rows of the block's sums, in floats */
@@ -113,7 +113,7 @@ block_of (const struct weft_gemm *g, const struct area *area)
   };
 }
 
-/* Adds the products of a range of terms to the sums of a block. */
+/* Adds the products of a range of terms to the sums of a block of the result. */
 static void
 sum_terms (const struct weft_gemm *g, const struct area *area, struct weft_range terms,
            struct weft_block *block, float *c)
@@ -193,8 +193,8 @@ weft_gemm (const struct weft_gemm *given)
 
 /* -------------------------------------------------------------------------------- sums */
 
-/* Adds the terms of a range to sum[j], for each column j of the range (at most WEFT_STRETCH
- * columns). */
+/* For each column j of a range of at most WEFT_STRETCH columns: adds the terms of the range to
+ * sum[j]. */
 static void
 sum_columns (const struct weft_factor *x, const struct weft_pack_range *range, float *sum)
 {

@@ -11,12 +11,13 @@
 
 /* ----------------------------------------------------------------------- whole products */
 
-/* A factor: element (i, t) is data[i * along + t * sum], where i is a row (or column) of the
- * product and t a term of its sums. One of the two strides is 1. */
+/* A factor of a matrix product. Element (i, t) is data[i * along + t * sum], where i is a row (or
+ * column) of the product and t a term of its sums. One of the two strides is 1. */
 struct weft_factor {
   const void *data;
   uint64_t along, sum;
-  enum weft_dtype dtype; /* WEFT_FP32, WEFT_BF16, WEFT_FP16, WEFT_FP8 or WEFT_E5M2 */
+  /* type of the elements: WEFT_FP32, WEFT_BF16, WEFT_FP16, WEFT_FP8 or WEFT_E5M2 */
+  enum weft_dtype dtype;
 
   /* Scale of an fp8 factor. block 0: one float, the largest magnitude of the tensor. Otherwise one
    * scale for `block` terms of a row (fp8.h): E8M0 bytes for blocks of 32, floats for other blocks,
@@ -47,7 +48,8 @@ struct weft_gemm_result {
   enum weft_dtype bias_dtype;
 };
 
-/* c(i, j) = sum over t of a(i, t) b(j, t), for rows [first, last) and all columns. */
+/* A matrix product: c(i, j) = sum over t of a(i, t) b(j, t), for rows [first, last) and all
+ * columns. */
 struct weft_gemm {
   struct weft_factor a, b;
   struct weft_gemm_result c;
@@ -58,15 +60,15 @@ struct weft_gemm {
 
 void weft_gemm (const struct weft_gemm *g);
 
-/* c(0, j) = sum over t of x(j, t) for every j in `columns`: column sums (a bias gradient). Their
+/* Column sums (a bias gradient): c(0, j) = sum over t of x(j, t) for every j in `columns`. The
  * order of summation is that of a matrix product with the same terms. */
 void weft_gemm_sums (const struct weft_factor *x, const struct weft_gemm_result *c,
                      struct weft_range columns, const struct weft_leaves *terms);
 
 /* ------------------------------------------------------------------------------- blocks */
 
-/* A product of packed factors. Factors a and b are panels, one after the other: for each term,
- * tile->rows rows of a (tile->columns columns of b) lie side by side. */
+/* A product of packed factors. A factor is a list of panels. A panel contains, for each term of the
+ * sums, tile->rows adjacent elements of a (tile->columns adjacent elements of b). */
 struct weft_block {
   /* number of rows and of columns of the block, which are multiples of the tile's rows and
    * columns */
@@ -74,11 +76,11 @@ struct weft_block {
   uint64_t a_step, b_step;       /* strides in floats from one term of the sums to the next */
   uint64_t a_next, b_next;       /* strides in floats from one panel to the next */
   uint64_t c_row;                /* stride in floats from one row of c to the next */
-  gboolean fresh;                /* TRUE: c = a b; FALSE: c += a b, continuing the chains */
+  gboolean fresh;                /* TRUE: c = a b; FALSE: c += a b, which continues the sums */
 };
 
-/* A tile of one vector unit; multiply() computes a block of any size from tiles of rows x
- * columns. */
+/* A version of the innermost loops for one vector unit. multiply() computes a block of any size
+ * from tiles of rows x columns elements. */
 struct weft_tile {
   const char *name;
   uint32_t rows, columns;

@@ -14,7 +14,7 @@ typedef uint16_t half8 __attribute__ ((vector_size (16)));
 typedef uint32_t word4 __attribute__ ((vector_size (16)));
 typedef uint16_t half4 __attribute__ ((vector_size (8)));
 
-/* Converts four fp16 codes, as weft_fp16_float() does. */
+/* Converts four fp16 codes to floats, as weft_fp16_float() does for one. */
 INLINE float4
 widen_fp16 (word4 half)
 {
@@ -154,7 +154,8 @@ turn_rows (const struct panel *p, enum weft_dtype dtype, uint32_t width)
       to[t * width + i] = load_one (data, p->at + i * along + t, dtype);
 }
 
-/* Passes the usual widths as constants, so that the compiler unrolls the loops. */
+/* Calls the packing function with the usual panel widths as constants, so that the compiler unrolls
+ * its loops. */
 INLINE void
 pack_turned (const struct panel *p, enum weft_dtype dtype)
 {
@@ -181,7 +182,8 @@ copy_rows (const struct panel *p, enum weft_dtype dtype, uint64_t rows)
   }
 }
 
-/* Passes the usual numbers of rows as constants, so that the compiler uses whole vectors. */
+/* Calls the packing function with the usual numbers of rows as constants, so that the compiler uses
+ * whole vectors. */
 INLINE void
 pack_copied (const struct panel *p, enum weft_dtype dtype)
 {

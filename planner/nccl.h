@@ -29,13 +29,16 @@ enum weft_nccl_column {
   WEFT_N_NCCL_COLUMN
 };
 
-/* X(ID, "name", bytes): classes of sizes; `bytes` is the end of a class. */
+/* X(ID, "name", bytes): classes of sizes, which are decades from 64 KiB on; `bytes` is the end of a
+ * class. */
 #define WEFT_NCCL_SIZE_LIST(X)                                                                     \
-  X (WEFT_NCCL_TINY, "< 64 KiB", 65536.)                                                           \
-  X (WEFT_NCCL_SMALL, "64 KiB", 1048576.)                                                          \
-  X (WEFT_NCCL_MEDIUM, "1 MiB", 16777216.)                                                         \
-  X (WEFT_NCCL_LARGE, "16 MiB", 268435456.)                                                        \
-  X (WEFT_NCCL_HUGE, "256 MiB", G_MAXDOUBLE)
+  X (WEFT_NCCL_BELOW_64KIB, "< 64 KiB", 65536.)                                                    \
+  X (WEFT_NCCL_64KIB, "64 KiB", 655360.)                                                           \
+  X (WEFT_NCCL_640KIB, "640 KiB", 6553600.)                                                        \
+  X (WEFT_NCCL_6MIB, "6.25 MiB", 65536000.)                                                        \
+  X (WEFT_NCCL_62MIB, "62.5 MiB", 655360000.)                                                      \
+  X (WEFT_NCCL_625MIB, "625 MiB", 6553600000.)                                                     \
+  X (WEFT_NCCL_6GIB, "6.1 GiB", G_MAXDOUBLE)
 enum weft_nccl_size { WEFT_NCCL_SIZE_LIST (WEFT_WORD_ID) WEFT_N_NCCL_SIZE };
 extern const char *const weft_nccl_size_names[];
 

@@ -15,9 +15,9 @@ gboolean weft_processes_check_same (struct weft_rendezvous *peers, const char *k
  * own the ranks to all processes. */
 gboolean weft_processes_gather_allocated (weft_exec *x, GError **error);
 
-/* Merges n floats in place: each process passes its own elements and zeros for those of other
- * processes. The process of rank 0 (WEFT_PROCESSES_FIRST) or every process (WEFT_PROCESSES_ALL)
- * receives all elements. */
+/* Merges n floats in place. Each process passes the elements that its ranks own, and zeros for
+ * those of other processes. The process of rank 0 (WEFT_PROCESSES_FIRST) or every process
+ * (WEFT_PROCESSES_ALL) receives all elements. */
 enum weft_processes_receivers { WEFT_PROCESSES_FIRST, WEFT_PROCESSES_ALL };
 gboolean weft_processes_merge_floats (struct weft_rendezvous *peers, const char *key,
                                       enum weft_processes_receivers receivers, float *block,

@@ -213,9 +213,9 @@ plan_with (const struct weft_coll_algorithm *a, const struct weft_coll_shape *s,
   if (!weft_coll_has_protocol (s, protocol) || (a->simple && protocol != WEFT_PROTOCOL_SIMPLE) ||
       !a->bytes (kind, s, bytes > WEFT_COLL_SCALAR_BYTES ? bytes : 0, t->bytes))
     return FALSE;
-  weft_coll_terms_of (s, stack, protocol, t->bytes, &terms);
+  weft_coll_terms_of (s, stack, protocol, bytes, t->bytes, &terms);
   if (a->adjust)
-    a->adjust (s, protocol, t->bytes, &terms);
+    a->adjust (s, stack, protocol, bytes, t->bytes, &terms);
   for (int way = 0; way < WEFT_MAX_WAYS; way++)
     t->bytes[way] = round (t->bytes[way] * weft_coll_wire (s, protocol, way));
   a->steps (kind, s, t->steps);
@@ -224,8 +224,10 @@ plan_with (const struct weft_coll_algorithm *a, const struct weft_coll_shape *s,
     t->step[axis] = terms.step[axis];
     t->latency += t->steps[axis] * t->step[axis];
   }
-  double busy = fmax (longest (s->load, s->n_load, t), terms.least);
+  double known = fmax (longest (s->load, s->n_load, t), terms.least);
+  double busy = fmax (known, terms.hidden);
   double chunk = a->relays ? weft_coll_chunk_latency (s, stack, protocol) : 0;
+  t->estimate = t->latency + known;
   t->seconds = t->latency + busy + 2 * sqrt (chunk * busy);
   return TRUE;
 }
@@ -247,14 +249,14 @@ static struct weft_traffic
 quickest (const struct weft_coll_shape *s, enum weft_op_kind kind, double bytes,
           const union weft_stack *stack, enum weft_coll_choice choice, struct choices choices)
 {
-  struct weft_traffic best = { .algorithm = "none", .seconds = INFINITY }, t;
+  struct weft_traffic best = { .algorithm = "none", .estimate = INFINITY }, t;
   const struct weft_coll_algorithm *const *a = style_of (s->style)->algorithms (kind, choice);
 
   for (; *a; a++)
     for (unsigned p = 0; p < WEFT_N_PROTOCOL; p++)
       if (((*a)->choices == 0 || (*a)->choices & choices.algorithms) &&
           choices.protocols >> p & 1 && plan_with (*a, s, kind, bytes, stack, p, &t) &&
-          t.seconds < best.seconds)
+          t.estimate < best.estimate)
         best = t;
   return best;
 }
@@ -270,7 +272,7 @@ weft_coll_plan (const struct weft_coll_shape *s, enum weft_op_kind kind, double 
   struct weft_traffic t = quickest (s, kind, bytes, stack, choice, choices_of (stack));
   /* If the library lists no algorithm for this op, the op uses a ring or trees with protocol
    * Simple. */
-  return isinf (t.seconds) ? quickest (s, kind, bytes, stack, choice, choices_of (NULL)) : t;
+  return isinf (t.estimate) ? quickest (s, kind, bytes, stack, choice, choices_of (NULL)) : t;
 }
 
 uint32_t

@@ -30,11 +30,21 @@
  *   seconds = base + sum over axes of (steps * latency of a step) + t + 2 sqrt (c t)
  *   t       = max over links of (bytes crossing it / capacity), and the rate of the kernel
  *
- * The fastest pair of algorithm and protocol is chosen, as in NCCL (src/graph/tuning.cc of
- * NVIDIA/nccl).  Each protocol has its own base latency and step latency.  LL sends 8 bytes for 4
- * bytes of data, LL128 sends 128 bytes for 120.  In Simple, a rank waits c seconds for each chunk
- * that it passes on.  With small chunks there are many waits; with large chunks the next rank
- * starts late.  With the best chunk size both cost 2 sqrt (c t) together.
+ * Each protocol has its own base latency and step latency.  LL sends 8 bytes for 4 bytes of data,
+ * LL128 sends 128 bytes for 120.  In Simple, a rank waits c seconds for each chunk that it passes
+ * on.  With small chunks there are many waits; with large chunks the next rank starts late.  With
+ * the best chunk size both cost 2 sqrt (c t) together.
+ *
+ * NCCL chooses the pair of algorithm and protocol whose time is the least by NCCL's own estimate
+ * (src/graph/tuning.cc of NVIDIA/nccl).  The estimate is the formula above without waits for chunks
+ * and without the rate of the kernel in LL128, which NCCL takes to be the rate of the links.  So
+ * NCCL uses LL128 for some sizes that Simple would move faster.
+ *
+ * A small tensor uses few of NCCL's channels (src/enqueue.cc).  In LL, every channel in use carries
+ * collective_channel_bytes_ll of each rank of a ring, so a larger tensor takes at least as long as
+ * one channel needs for these bytes.  Before NCCL 2.20, an NVLS channel took collective_nvls_chunk
+ * bytes of each rank before the next channel got any.
+ *
  * Flows of many nodes collide at switches: bytes between k nodes take 1 + congestion * log2 k times
  * as long.
  *
@@ -91,6 +101,8 @@ struct weft_traffic {
   double latency; /* base latency plus the latency of all steps, in seconds */
   /* duration in seconds by the closed formula, without other traffic on the links */
   double seconds;
+  /* duration in seconds that the collective library estimates when the library chooses */
+  double estimate;
 };
 
 /* Returns the axis along which the flows of a way (class of flows, fabric.h) move. */
@@ -114,7 +126,7 @@ void weft_coll_shape_release (struct weft_coll_shape *shape);
 /* Which algorithms weft_coll_plan() may choose. Canonical order (one order of summation for all
  * strategies) requires the direct algorithm: one rank receives all terms of a sum and adds them. */
 enum weft_coll_choice {
-  WEFT_COLL_QUICKEST, /* chooses the fastest algorithm by the closed formula */
+  WEFT_COLL_QUICKEST, /* chooses the fastest algorithm and protocol by the library's estimate */
   WEFT_COLL_CANONICAL,
   /* chooses a ring: setting deterministic_mode, which pins NCCL to one algorithm (NCCL_ALGO) */
   WEFT_COLL_RING

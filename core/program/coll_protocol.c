@@ -71,9 +71,23 @@ kernel_rate (const struct weft_coll_shape *s, enum weft_protocol protocol)
   return s->side[WEFT_WAY_REMOTE] > 1 ? c->fabric_ll_bandwidth : c->node_ll_bandwidth;
 }
 
+/* Seconds that one channel of a ring inside a node needs in protocol LL for the bytes that NCCL
+ * gives this channel before another channel is used. */
+static double
+channel_seconds (const struct weft_coll_shape *s, const union weft_stack *stack, double whole,
+                 double sent_bytes)
+{
+  double rate = s->cluster->f.node_ll_channel_bandwidth;
+  double per_channel = stack ? stack->collective_channel_bytes_ll * s->n : 0;
+
+  if (!(rate > 0) || !(whole > 0) || s->side[WEFT_WAY_REMOTE] > 1)
+    return 0;
+  return sent_bytes * fmin (1, per_channel / whole) / rate;
+}
+
 void
 weft_coll_terms_of (const struct weft_coll_shape *s, const union weft_stack *stack,
-                    enum weft_protocol protocol, const double bytes[WEFT_MAX_WAYS],
+                    enum weft_protocol protocol, double whole, const double bytes[WEFT_MAX_WAYS],
                     struct weft_coll_terms *terms)
 {
   double rate = kernel_rate (s, protocol);
@@ -90,7 +104,9 @@ weft_coll_terms_of (const struct weft_coll_shape *s, const union weft_stack *sta
   terms->step[WEFT_WAY_LOCAL] = local_latency (s, protocol);
   terms->step[WEFT_WAY_REMOTE] = remote_latency (s, protocol);
   if (rate > 0)
-    terms->least = sent (s, bytes) / rate;
+    *(protocol == WEFT_PROTOCOL_LL128 ? &terms->hidden : &terms->least) = sent (s, bytes) / rate;
+  if (protocol == WEFT_PROTOCOL_LL)
+    terms->hidden = channel_seconds (s, stack, whole, sent (s, bytes));
 }
 
 double

@@ -15,6 +15,8 @@ struct weft_coll_terms {
   double step[WEFT_MAX_AXES];
   /* least: lower limit of the transfer time in seconds, however fast the links are */
   double least;
+  /* hidden: another lower limit, which the estimate of the library does not include (coll.h) */
+  double hidden;
 };
 
 struct weft_coll_algorithm {
@@ -27,10 +29,12 @@ struct weft_coll_algorithm {
   void (*steps) (enum weft_op_kind kind, const struct weft_coll_shape *s,
                  uint32_t steps[WEFT_MAX_AXES]);
 
-  /* Changes *terms for an algorithm whose flows move `bytes`. Before the call, *terms has the
-   * latencies and the transfer limit of the protocol. NULL: the algorithm changes nothing. */
-  void (*adjust) (const struct weft_coll_shape *s, enum weft_protocol protocol,
-                  const double bytes[WEFT_MAX_WAYS], struct weft_coll_terms *terms);
+  /* Changes *terms for an algorithm whose flows move `bytes` for a tensor of `whole` bytes. Before
+   * the call, *terms has the latencies and the transfer limit of the protocol. NULL: the algorithm
+   * changes nothing. `stack` may be NULL. */
+  void (*adjust) (const struct weft_coll_shape *s, const union weft_stack *stack,
+                  enum weft_protocol protocol, double whole, const double bytes[WEFT_MAX_WAYS],
+                  struct weft_coll_terms *terms);
   /* bit of enum weft_algorithm, if the library must list the algorithm before the algorithm can be
    * chosen; 0: always available */
   unsigned choices;
@@ -57,11 +61,11 @@ extern const struct weft_coll_style weft_coll_tiers, weft_coll_grid;
  * the protocol. */
 gboolean weft_coll_has_protocol (const struct weft_coll_shape *s, enum weft_protocol protocol);
 
-/* Sets *terms to the latencies and the transfer limit of a protocol. `bytes`: data that one flow of
- * each way (class of flows, fabric.h) moves. */
+/* Sets *terms to the latencies and the transfer limit of a protocol. `whole`: bytes of the tensor;
+ * `bytes`: data that one flow of each way (class of flows, fabric.h) moves. */
 void weft_coll_terms_of (const struct weft_coll_shape *s, const union weft_stack *stack,
-                         enum weft_protocol protocol, const double bytes[WEFT_MAX_WAYS],
-                         struct weft_coll_terms *terms);
+                         enum weft_protocol protocol, double whole,
+                         const double bytes[WEFT_MAX_WAYS], struct weft_coll_terms *terms);
 
 /* Bytes that one byte of a flow's data occupies on a link. This factor includes the flags of the
  * protocol. For flows between nodes, it also includes the slowdown by collisions at switches. */

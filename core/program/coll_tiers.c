@@ -100,23 +100,26 @@ ring_steps (enum weft_op_kind kind, const struct weft_coll_shape *s, uint32_t st
  * therefore takes at least as long as the post. NCCL counts three posts per step for protocol
  * Simple, and one post for the other protocols. */
 static void
-adjust_ring (const struct weft_coll_shape *s, enum weft_protocol protocol,
-             const double bytes[WEFT_MAX_WAYS], struct weft_coll_terms *terms)
+adjust_ring (const struct weft_coll_shape *s, const union weft_stack *stack,
+             enum weft_protocol protocol, double whole, const double bytes[WEFT_MAX_WAYS],
+             struct weft_coll_terms *terms)
 {
   double posts = (protocol == WEFT_PROTOCOL_SIMPLE ? 3 : 1) * s->cluster->f.fabric_post_latency;
 
-  (void) bytes;
+  (void) stack, (void) whole, (void) bytes;
   if (s->side[WEFT_WAY_REMOTE] > 1)
     terms->step[WEFT_WAY_LOCAL] = fmax (terms->step[WEFT_WAY_LOCAL], posts);
 }
 
-/* Multiples of the tensor size S that a node sends to other nodes, in two trees. In each tree the
- * node sends S / 2 to its parent. In one tree the node has children, and sends S / 2 to each of
- * two: 2 S in all. With only two nodes, each node has one child in one tree: S. */
+/* Multiples of the tensor size S that a node sends to other nodes, in two trees. The node sends
+ * S / 2 to each neighbour in each tree. With four or more nodes, a node has a parent and two
+ * children in one tree and is a leaf of the other tree: 2 S. Two nodes have one neighbour in each
+ * tree: S. Three nodes form two chains, whose middles differ: 3/2 S.  (ncclGetDtree in
+ * src/graph/trees.cc of NVIDIA/nccl.) */
 static double
 tree_share (const struct weft_coll_shape *s)
 {
-  return s->side[WEFT_WAY_REMOTE] == 2 ? 1 : 2;
+  return fmin (s->side[WEFT_WAY_REMOTE], 4) / 2;
 }
 
 static gboolean
@@ -163,10 +166,22 @@ nvls_steps (enum weft_op_kind kind, const struct weft_coll_shape *s, uint32_t st
   steps[WEFT_WAY_LOCAL] = 1;
 }
 
+/* Bytes of the tensor for which the fullest channel takes as long as for `whole` bytes. A channel
+ * takes a chunk of each rank before the next channel gets any. Without such chunks all channels
+ * have the same share. */
+static double
+nvls_filled (const struct weft_coll_shape *s, const union weft_stack *stack, double whole)
+{
+  double chunks = stack ? stack->collective_nvls_chunk * s->side[WEFT_WAY_LOCAL] : 0;
+
+  return chunks > 0 ? fmax (whole, fmin (whole, chunks) * stack->collective_sms) : whole;
+}
+
 /* The latency of the NVLink switches includes the base latency. */
 static void
-adjust_nvls (const struct weft_coll_shape *s, enum weft_protocol protocol,
-             const double bytes[WEFT_MAX_WAYS], struct weft_coll_terms *terms)
+adjust_nvls (const struct weft_coll_shape *s, const union weft_stack *stack,
+             enum weft_protocol protocol, double whole, const double bytes[WEFT_MAX_WAYS],
+             struct weft_coll_terms *terms)
 {
   const union weft_cluster_fields *c = &s->cluster->f;
 
@@ -174,6 +189,8 @@ adjust_nvls (const struct weft_coll_shape *s, enum weft_protocol protocol,
   terms->base = 0;
   terms->step[WEFT_WAY_LOCAL] = c->node_nvls_latency;
   terms->least = bytes[WEFT_WAY_LOCAL] / c->node_nvls_bandwidth;
+  if (whole > 0)
+    terms->hidden = terms->least * nvls_filled (s, stack, whole) / whole;
 }
 
 /* PAT (parallel aggregated trees): each rank sends the bytes of a ring, in log2 k steps. Requires
@@ -199,10 +216,11 @@ pat_steps (enum weft_op_kind kind, const struct weft_coll_shape *s, uint32_t ste
 /* The host posts as many messages as for a ring, although a PAT collective takes fewer steps. NCCL
  * assumes 3/4 of the bandwidth of a ring (src/graph/tuning.cc). */
 static void
-adjust_pat (const struct weft_coll_shape *s, enum weft_protocol protocol,
-            const double bytes[WEFT_MAX_WAYS], struct weft_coll_terms *terms)
+adjust_pat (const struct weft_coll_shape *s, const union weft_stack *stack,
+            enum weft_protocol protocol, double whole, const double bytes[WEFT_MAX_WAYS],
+            struct weft_coll_terms *terms)
 {
-  (void) protocol;
+  (void) stack, (void) protocol, (void) whole;
   terms->base += 3 * s->n * s->cluster->f.fabric_post_latency;
   terms->least = bytes[WEFT_WAY_REMOTE] / (0.75 * s->cluster->f.node_nic_bandwidth);
 }

@@ -7,8 +7,9 @@ enum { THREADS = 128, WARPS = THREADS / 32, MOST_BLOCKS = 1 << 20 };
 enum { EVERYTHING = 1 << 30 /* no window: exceeds any number of keys, and fits an int */ };
 enum { MOST_EACH = 16 }; /* elements of a head per lane: heads of up to 512 */
 enum { BATCH, SEQUENCE, HEADS, GROUPS, WIDTH, WINDOW, VALUE };
-enum { TOKENS, KEYS }; /* first two dimensions of attention_part and attention_part_bwd, instead
-                        * of BATCH and SEQUENCE */
+/* numbers of the first two dimensions of attention_part and attention_part_bwd; they take the place
+ * of BATCH and SEQUENCE */
+enum { TOKENS, KEYS };
 enum { QKV, O, LSE };
 enum { BWD_QKV, BWD_O, BWD_LSE, BWD_DO, BWD_DQKV };
 enum { PART_Q, PART_KV, PART_O, PART_LSE, PART_DO, PART_DQ, PART_DKV };
@@ -29,7 +30,8 @@ side_of (struct weft_cuda_spot spot, uint64_t tokens)
   return s;
 }
 
-/* Sets the fields that all attention ops share: the shape, except tokens and keys. */
+/* Sets the fields that all kinds of attention ops share: all sizes except the numbers of queries
+ * and keys. */
 static struct attention
 attention_of (const struct weft_cuda_launch *l)
 {
@@ -298,7 +300,8 @@ query_at (const backward_of<T> &b, const struct head &h, uint64_t i)
   return q;
 }
 
-/* Probability and score gradient of query q and key j. `slope`: ALiBi slope of the head. */
+/* Computes the probability and the score gradient of query q and key j. `slope`: ALiBi slope of the
+ * head. */
 static __device__ struct meeting
 meet (const struct attention &a, const struct one_query &q, const struct strip &k,
       const struct strip &v, float slope, uint64_t j)

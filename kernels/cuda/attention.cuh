@@ -16,7 +16,7 @@ struct piece {
 };
 
 struct side {
-  uint64_t tokens; /* rows of each sequence */
+  uint64_t tokens; /* number of rows of each sequence */
   unsigned n;
   struct piece run[2];
 };
@@ -25,7 +25,8 @@ struct attention {
   struct side queries, keys;
   uint64_t batch, heads, groups;
   uint64_t width, value; /* width of query and key heads; width of value heads */
-  uint64_t window;       /* number of keys a query sees, including the key of its own token */
+  /* number of keys that a query sees, including the key of the query's own token */
+  uint64_t window;
   uint64_t q_row, kv_row, k_column, v_column; /* in elements */
   float scale;                                /* factor of scores: 1 / sqrt (width) */
   float cap;                                  /* soft cap of scores: cap tanh (x / cap); 0: none */
@@ -72,7 +73,7 @@ struct stretch {
   uint64_t first, end;
 };
 
-/* Rows of a run with positions in [from, to). */
+/* The rows of a run of tokens whose positions are in [from, to). */
 static __device__ __forceinline__ struct stretch
 rows_between (const struct piece &r, uint64_t from, uint64_t to)
 {
@@ -92,14 +93,14 @@ position_in (const struct side &s, uint64_t t)
   return r.position + t - r.first;
 }
 
-/* Keys of a run that a query sees. */
+/* The keys of a run of tokens that a query sees. */
 static __device__ __forceinline__ struct stretch
 keys_of (const struct attention &a, const struct piece &keys, uint64_t query)
 {
   return rows_between (keys, query + 1 > a.window ? query + 1 - a.window : 0, query + 1);
 }
 
-/* Queries of a run that see a key. */
+/* The queries of a run of tokens that see a key. */
 static __device__ __forceinline__ struct stretch
 queries_of (const struct attention &a, const struct piece &queries, uint64_t key)
 {

@@ -25,8 +25,8 @@ fetch (T *tile, const strip<T> &from, const struct tile &rows)
   }
 }
 
-/* s (16, 8 N) = a b over D terms, where a is 16 rows of a_tile from a_row on, and the rows of
- * b_tile are the columns of b. */
+/* s (16, 8 N) = a b, summed over D terms. a: 16 rows of a_tile from row a_row on. b: its columns
+ * are the rows of b_tile. */
 template <int D, int N, class T>
 static __device__ __forceinline__ void
 multiply_rows (float (*s)[4], const T *a_tile, unsigned a_row, const T *b_tile)
@@ -67,7 +67,7 @@ multiply_by (float (*sum)[4], const float (*p)[4], const T *tile)
 
 /* ---------------------------------------------------------------------------- forward */
 
-/* Heads of D elements for queries and keys, V for values. */
+/* D: width of query and key heads; V: width of value heads. */
 template <class T, int D, int V>
 __global__ void
 __launch_bounds__ (THREADS) tiles_forward (forward_of<T> f)
@@ -90,7 +90,8 @@ __launch_bounds__ (THREADS) tiles_forward (forward_of<T> f)
   struct soft soft = { { -INFINITY, -INFINITY }, { 0, 0 } };
 
   fetch<D, ROWS> (q_tile, q, mine);
-  for (uint64_t i = 0; i <= n; i++) { /* fetch tile i while tile i - 1 is multiplied */
+  /* copies tile i to shared memory while tile i - 1 is multiplied */
+  for (uint64_t i = 0; i <= n; i++) {
     if (i < n) {
       struct tile next = passing_at<ROWS> (a.keys, pass, i);
       fetch<D, ROWS> (k_tile + i % 2 * tile, k, next);
@@ -115,7 +116,7 @@ __launch_bounds__ (THREADS) tiles_forward (forward_of<T> f)
 
 /* --------------------------------------------------------------------------- backward */
 
-/* Computes log-sum-exp and delta of each query. */
+/* Computes the log-sum-exp of each query, and delta: the dot product of o and do. */
 template <class T>
 __global__ void
 know (struct attention a, const T *o, const T *dout, const float *lse, struct known *known)
@@ -189,8 +190,8 @@ __launch_bounds__ (THREADS) tiles_queries (backward_of<T> b)
   leave<D> (dq, mine, sum, one, b.adds_q);
 }
 
-/* differentiate() for a tile whose rows are keys and whose N columns are queries; masks scores
- * first. */
+/* Like differentiate(), for a tile whose rows are keys and whose N columns are queries; masks the
+ * scores first. */
 template <int N>
 static __device__ __forceinline__ void
 differentiate_keys (float (*s)[4], float (*dp)[4], const struct known *of, int ahead,
@@ -208,7 +209,7 @@ differentiate_keys (float (*s)[4], float (*dp)[4], const struct known *of, int a
     }
 }
 
-/* Gradients of keys and values. Rows of tiles are keys, columns are queries, N at a time. */
+/* Gradients of keys and values. The rows of a tile are keys; its N columns are queries. */
 template <class T, int D, int V, int N>
 __global__ void
 __launch_bounds__ (THREADS) tiles_keys (backward_of<T> b)
@@ -306,7 +307,7 @@ run (const struct weft_cuda_launch *l, const struct attention_call *c)
   return launched ();
 }
 
-/* Scratch of backward: log-sum-exp and delta of each query. */
+/* Bytes of scratch for backward: log-sum-exp and delta of each query. */
 WEFT_CUDA_SCRATCH (attention_bwd, s->dim[0] * s->dim[1] * s->dim[2] * sizeof (struct known))
 WEFT_CUDA_SCRATCH (attention_part_bwd, s->dim[0] * s->dim[2] * sizeof (struct known))
 
@@ -324,7 +325,8 @@ template <class T, int D, int V>
 static const char *
 run_bwd (const struct weft_cuda_launch *l, const struct attention_call *c)
 {
-  enum { QUERIES = D == 64 ? 64 : D == 128 ? 32 : 16 }; /* queries per tile, limited by registers */
+  /* number of queries per tile, which the number of registers limits */
+  enum { QUERIES = D == 64 ? 64 : D == 128 ? 32 : 16 };
   const struct attention &a = c->a;
   struct known *known = (struct known *) l->scratch;
   backward_of<T> b = { a,           (const T *) c->q, (const T *) c->kv, (const T *) c->dout, known,

@@ -28,10 +28,10 @@ holds (const struct attention &a)
   return a.width % 8 == 0 && a.value % 8 == 0 && a.width <= D && 2 * a.width > D && a.value <= V;
 }
 
-/* Rows of an inner or outer tile, up to the end of its piece. */
+/* The rows of an inner or outer tile, up to the end of its run of tokens. */
 struct tile {
   uint64_t first, end;
-  int position; /* position of the first row */
+  int position; /* position in the sequence of the first row */
 };
 
 /* Stores a lane's sums, multiplied by by[0] in row g and by[1] in row g + 8: elements 2t and 2t + 1
@@ -98,7 +98,7 @@ query_head (const struct attention &a)
 
 /* ---------------------------------------------------------------------------- inner tiles */
 
-/* Tile i of a run, with N rows per tile. */
+/* Tile i of a run of contiguous tokens, with N rows per tile. */
 template <int N>
 static __device__ __forceinline__ struct tile
 tile_at (const struct piece &run, uint64_t i)
@@ -108,7 +108,8 @@ tile_at (const struct piece &run, uint64_t i)
   return t;
 }
 
-/* Tile i of a side; tiles of the second run follow those of the first. */
+/* Tile i of the queries or keys of this rank; the tiles of the second run of tokens follow those of
+ * the first. */
 template <int N>
 static __device__ __forceinline__ struct tile
 tile_of (const struct side &side, uint64_t i)
@@ -118,7 +119,7 @@ tile_of (const struct side &side, uint64_t i)
   return i < each ? tile_at<N> (side.run[0], i) : tile_at<N> (side.run[1], i - each);
 }
 
-/* Number of tiles; both runs of a side have the same length. */
+/* Number of tiles of the queries or keys; both runs of tokens have the same length. */
 template <int N>
 static unsigned
 tiles_of (const struct side &side)
@@ -126,7 +127,8 @@ tiles_of (const struct side &side)
   return side.n * blocks_for (side.run[0].n, N, ~0u);
 }
 
-/* Range of tiles in each piece of a side that are not fully masked for a tile of the other side. */
+/* For each run of tokens on one side (queries or keys): the range of tiles that are not fully
+ * masked for a tile of the other side. */
 struct passing {
   uint32_t first[2], n[2];
 };
@@ -159,7 +161,7 @@ tiles_between (const struct side &side, int64_t from, int64_t to)
   return p;
 }
 
-/* Tiles of N keys that rows of a tile of QUERIES queries see. */
+/* The range of tiles of N keys that are visible to the queries of a tile of QUERIES rows. */
 template <int QUERIES, int N>
 static __device__ __forceinline__ struct passing
 keys_passing (const struct attention &a, const struct tile &queries)
@@ -168,7 +170,7 @@ keys_passing (const struct attention &a, const struct tile &queries)
                            queries.position + QUERIES - 1);
 }
 
-/* Tiles of N queries that see rows of a tile of KEYS keys. */
+/* The range of tiles of N queries that see keys of a tile of KEYS rows. */
 template <int KEYS, int N>
 static __device__ __forceinline__ struct passing
 queries_passing (const struct attention &a, const struct tile &keys)
@@ -265,7 +267,7 @@ leave_softened (const forward_of<T> &f, const struct head &h, const struct tile 
   for (unsigned half = 0; half < 2; half++) {
     uint64_t row = mine.first + threadIdx.x / 32 * WARP_ROWS + threadIdx.x % 32 / 4 + half * 8;
     float total = quad_sum (soft.sum[half]);
-    by[half] = total > 0 ? 1 / total : 0; /* total 0: no visible key */
+    by[half] = total > 0 ? 1 / total : 0; /* total 0: the query has no visible key */
     if (threadIdx.x % 4 == 0 && row < mine.end)
       f.lse[lse_at (a, h, row)] = soft.most[half] * a.scale + logf (total);
   }
@@ -301,7 +303,7 @@ known_of (const backward_of<T> &b, const struct head &h, uint64_t row, uint64_t 
 bool weft_cuda_warpgroups_take (const struct weft_cuda_launch *l, const struct attention_call *c);
 const char *weft_cuda_warpgroups_forward (const struct weft_cuda_launch *l,
                                           const struct attention_call *c);
-/* known: log-sum-exp and delta of all queries. */
+/* known: log-sum-exp and delta of every query. */
 const char *weft_cuda_warpgroups_backward (const struct weft_cuda_launch *l,
                                            const struct attention_call *c,
                                            const struct known *known);

@@ -217,7 +217,7 @@ enum {
   STAGES = 3 /* buffers of inner tiles: one being copied, one in use, one with products in flight */
 };
 
-/* Rows of an inner tile in backward. */
+/* Number of rows of an inner tile in backward. */
 template <int D> constexpr int NARROW = 64;
 
 template <class T, int D>
@@ -366,10 +366,10 @@ template <class T, int D> struct key_gradients {
   T *k_tile, *v_tile, *stages;
   struct known *of; /* lse and delta of the queries in all buffers, in shared memory */
   struct passing pass;
-  int position; /* position of the first key */
+  int position; /* position in the sequence of the first key */
   int tiles;    /* number of inner tiles for each query head */
   int head, at; /* number of the head (in the group) and of the tile that are copied next */
-  int seen;     /* tile whose scores become probabilities next */
+  int seen;     /* the tile whose scores are turned into probabilities next */
   float dk[D / 8][4], dv[D / 8][4], s[N / 8][4], dp[N / 8][4];
   uint32_t p[N / TERMS][4], ds[N / TERMS][4];
 

@@ -15,7 +15,8 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Key of an algorithm. No padding bytes: it is hashed and compared as bytes. */
+/* Key of an algorithm in a hash table. The struct has no padding bytes, because it is hashed and
+ * compared as bytes. */
 struct shape {
   uint64_t m, n, k;
   /* alignment in bytes (at most 256) of a, b, y, bias and aux; 0: the product has no such
@@ -188,8 +189,8 @@ set_scale (cublasLtMatmulDesc_t desc)
                                          sizeof mode);
 }
 
-/* fp8: addresses and modes of the scales, and whether reduced-precision accumulation is allowed.
- * The library's A is Weft's b. */
+/* For fp8 products: passes the addresses and modes of the scales, and whether accumulation with
+ * reduced precision is allowed. The library's matrix A is Weft's b. */
 static cublasStatus_t
 set_codes (cublasLtMatmulDesc_t desc, const struct weft_cuda_gemm *g)
 {
@@ -266,8 +267,9 @@ call_init (struct call *c, const struct weft_cuda_gemm *g)
   return NULL;
 }
 
-/* The plain product of g. APART_EPILOGUE: without its epilogue, stored where the epilogue reads it.
- * APART_BIAS: without its bias, which is already in y and to which the product adds. */
+/* Returns the product g without the epilogue or without the bias, which a kernel of Weft computes.
+ * APART_EPILOGUE: the product is stored where the epilogue reads it. APART_BIAS: the bias is
+ * already in y, and the product adds to y. */
 static struct weft_cuda_gemm
 plain_of (const struct weft_cuda_gemm *g, uint64_t apart)
 {
@@ -297,9 +299,9 @@ run (const struct weft_cuda_launch *on, const struct weft_cuda_gemm *g, const st
                                   on->scratch, choice->scratch, (cudaStream_t) on->stream));
 }
 
-/* Runs a product with bias and epilogue. If these run separately, c describes the plain product.
- * While kernels are only loaded, the product is skipped, because load_product() has loaded its
- * kernel. */
+/* Runs a product with bias and epilogue. If kernels of Weft compute these, c describes the product
+ * alone. While kernels are only loaded, the product is skipped, because load_product() has loaded
+ * its kernel. */
 static const char *
 run_all (const struct weft_cuda_launch *on, const struct weft_cuda_gemm *g, const struct call *c,
          const struct choice *choice)
@@ -583,8 +585,8 @@ choice_with (const struct weft_cuda_launch *on, const struct weft_cuda_gemm *g, 
   return one ? one : remember_apart (on, g, &apart, APART_EPILOGUE);
 }
 
-/* The library loads a kernel at its first run, so this function runs the product once. Without
- * memory for operands, the kernel is loaded in the first step. */
+/* Runs the product once, because the library loads a kernel at its first run. If there is no memory
+ * for operands, the kernel is loaded in the first step. */
 static void
 load_product (const struct weft_cuda_launch *on, const struct weft_cuda_gemm *g,
               const struct choice *choice)

@@ -32,7 +32,7 @@ gboolean weft_blas_save (const struct weft_cuda_blas *blas, const char *path, GE
 gboolean weft_blas_load (struct weft_cuda_blas *blas, const char *path, uint32_t *found,
                          GError **error);
 
-/* Text that names the library, the driver and the GPU of the algorithms; owned by `blas`. */
+/* Text that names library, driver and GPU, for which the algorithms are valid; owned by `blas`. */
 const char *weft_blas_machine (const struct weft_cuda_blas *blas);
 
 /* Default file for this machine's algorithms: in the user's cache folder, named after library,

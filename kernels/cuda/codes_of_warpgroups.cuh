@@ -48,7 +48,7 @@ code_place (uint8_t *tile, unsigned row, unsigned c)
   return tile + row * ROW + (c ^ row % 8) * WORD;
 }
 
-/* Transposes bytes: byte j of word i becomes byte i of word j. */
+/* Transposes 4 x 4 bytes: byte j of word i becomes byte i of word j. */
 static __device__ __forceinline__ void
 turn_bytes (uint32_t (&out)[4], const uint32_t *in)
 {
@@ -65,7 +65,7 @@ turn_bytes (uint32_t (&out)[4], const uint32_t *in)
   out[3] = __byte_perm (high[0], high[1], 0x7632);
 }
 
-/* Rotates four elements: element i moves to i + by. */
+/* Rotates an array of four elements: afterwards, element i is the old element (i + by) modulo 4. */
 static __device__ __forceinline__ void
 rotate (uint4 (&x)[4], unsigned by)
 {

@@ -21,7 +21,8 @@ column_scratch (uint64_t rows, uint64_t columns, unsigned sums)
   return column_chunks (rows) * columns * sums * sizeof (float);
 }
 
-/* Sums of the rows of each chunk; terms (row, column, term) writes N terms. */
+/* Sums over the rows of each chunk. terms (row, column, term) writes the N terms of a row and
+ * column. */
 template <int N, class F>
 __global__ void
 add_rows_of_chunks (F terms, uint64_t rows, uint64_t columns, float *partial)
@@ -89,7 +90,7 @@ sum_columns (const struct column_sums *s, const F &terms, uint64_t rows,
   return launched ();
 }
 
-/* Columns of a row-major matrix, read sixteen bytes at a time. */
+/* The columns of a row-major matrix, of which a thread reads sixteen bytes at a time. */
 template <class P>
 __global__ void
 add_matrix_of_chunks (const P *x, uint64_t rows, uint64_t packs, float *partial)
@@ -134,7 +135,7 @@ sum_matrix_by (const struct column_sums *s, const struct weft_cuda_operand *x, u
   return launched ();
 }
 
-/* to (columns) = or += the column sums of x (rows, columns). */
+/* Writes (or adds) the column sums of x (rows, columns) to `to` (columns). */
 template <class T>
 static const char *
 sum_matrix (const struct column_sums *s, const struct weft_cuda_operand *x, uint64_t rows,

@@ -161,7 +161,8 @@ struct weft_cudnn_bound {
  * do nothing. */
 typedef struct weft_cudnn_graph {
   const struct weft_cudnn_calls *calls;
-  void *handle;            /* cudnnHandle_t; NULL: the device is only described */
+  /* a cudnnHandle_t; NULL: the device is only described, and plans cannot run */
+  void *handle;
   weft_cudnn_thing device; /* descriptor of the device, or NULL (the device of the handle) */
   weft_cudnn_thing thing[WEFT_CUDNN_MOST_THINGS], op[WEFT_CUDNN_MOST_OPS], plan;
   int n_things, n_ops, n_bound;
@@ -192,8 +193,8 @@ void weft_cudnn_matmul (weft_cudnn_graph *g, weft_cudnn_thing a, weft_cudnn_thin
 void weft_cudnn_reduce (weft_cudnn_graph *g, int operator, weft_cudnn_thing x, weft_cudnn_thing y);
 void weft_cudnn_reshape (weft_cudnn_graph *g, weft_cudnn_thing x, weft_cudnn_thing y);
 
-/* A pointwise operation: y = x `mode` b. SELECT: y is x where t is true, b elsewhere. GEN_INDEX: y
- * is the index along `axis`. */
+/* A pointwise operation: y = x `mode` b. Mode SELECT: y is x where t is true, and b elsewhere. Mode
+ * GEN_INDEX: y is the index along `axis`. */
 struct weft_cudnn_point {
   int mode, precision; /* data type in which the operation computes: WEFT_CUDNN_FLOAT ... */
   int64_t axis;

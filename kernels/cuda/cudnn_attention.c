@@ -24,7 +24,7 @@ view_of (int64_t batch, int64_t heads, int64_t rows, int64_t columns)
                                    { heads * rows * columns, rows * columns, columns, 1 } };
 }
 
-/* View of heads side by side in rows of `row` elements. */
+/* Describes heads that lie side by side in rows of `row` elements. */
 static struct weft_cudnn_view
 heads_in_rows (const struct weft_cudnn_shape *s, uint64_t heads, uint64_t width, uint64_t row)
 {
@@ -158,8 +158,8 @@ sum (const struct attention *a, int operator, weft_cudnn_thing x)
 
 /* ----------------------------------------------------------------------------------- graphs */
 
-/* Forward; lse is the natural log-sum-exp of scaled scores: max + log (sum of exp (score -
- * max)). */
+/* Builds the forward graph. lse is the natural log-sum-exp of the scaled scores: max + log (sum of
+ * exp (score - max)). */
 static void
 forward (const struct attention *a, weft_cudnn_thing q, weft_cudnn_thing kt, weft_cudnn_thing scale)
 {
@@ -187,8 +187,8 @@ forward (const struct attention *a, weft_cudnn_thing q, weft_cudnn_thing kt, wef
   weft_cudnn_matmul (a->g, p, v, o);
 }
 
-/* Gradient of keys or values: contributions of the query heads, summed over the heads of a
- * group. */
+/* Builds the gradient of keys or values: the contributions of the query heads, summed over the
+ * heads of a group. */
 static void
 key_gradient (const struct attention *a, weft_cudnn_thing scores, weft_cudnn_thing rows,
               weft_cudnn_thing out, uint64_t width)

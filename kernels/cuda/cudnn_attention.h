@@ -14,8 +14,8 @@
 /* Key of a plan in a hash table. The struct has no padding bytes, because it is hashed and compared
  * as bytes. */
 struct weft_cudnn_shape {
-  uint64_t batch, tokens, heads, groups, width, value; /* width: of query and key heads; value: of
-                                                        * value heads */
+  /* width: width of query and key heads; value: width of value heads */
+  uint64_t batch, tokens, heads, groups, width, value;
   uint64_t window;                                     /* sliding window in keys; 0: none */
   uint8_t dtype, backward, same, pad[5];               /* same: deterministic */
 };

@@ -32,7 +32,7 @@ look_up (const int32_t *ids, struct array table, struct array positions, struct 
     for (uint64_t i = threadIdx.x; i < c.hidden; i += blockDim.x) {
       uint64_t at = token * c.hidden + i;
       float value = row < c.rows ? get (table, row * c.hidden + i) : 0;
-      if (c.multiplier != 1) { /* the product is rounded before positions are added */
+      if (c.multiplier != 1) { /* rounds the product before positions are added */
         put (y, at, value * c.multiplier);
         value = get (y, at);
       }
@@ -200,7 +200,7 @@ join_pieces (struct gather g, uint64_t pieces)
   leave (g, word, column, sum);
 }
 
-/* Sum over sequences of the tokens at one position. */
+/* For position embedding: sums the gradients of the tokens at one position over all sequences. */
 __global__ void
 gather_positions (struct array dy, struct array to, bool adds, uint64_t tokens, uint64_t hidden,
                   uint64_t sequence, uint64_t offset, struct weft_cuda_spot cp)

@@ -218,7 +218,7 @@ weft_cuda_transpose (const struct weft_cuda_launch *l)
 /* --------------------------------------------------------------------- products */
 
 enum { X, W, SCALE, B, Y };
-enum { DX = 3 }; /* operand of the input gradient, after dy, wt and scale */
+enum { DX = 3 }; /* operand number that the input gradient has after dy, wt and scale */
 enum { M, N, K };
 
 /* Converts codes to the type of `to`. With block scales, multiplies each by its block's scale. */

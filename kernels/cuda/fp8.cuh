@@ -9,7 +9,8 @@ code_of (float value, uint32_t dtype)
   return dtype == WEFT_E5M2 ? weft_e5m2_round (value) : weft_e4m3_round (value);
 }
 
-enum { THREADS = 256, SIDE = 32 /* threads per row or column */, LINES = THREADS / SIDE };
+/* SIDE: number of threads that share a row or a column. */
+enum { THREADS = 256, SIDE = 32, LINES = THREADS / SIDE };
 
 struct matrix {
   uint64_t rows, columns;

@@ -47,7 +47,7 @@ lay_out (const T *from, T *to, struct weft_fp8_layout l, uint64_t rows, uint64_t
   }
 }
 
-/* Factor that multiplies the codes of a tensor. */
+/* The factor by which the codes of a tensor are multiplied. */
 __global__ void
 unscale (const float *amax, float *to, uint32_t dtype)
 {

@@ -55,8 +55,8 @@ weft_fp8_layout_of (uint64_t rows, uint64_t terms, uint64_t block, int square)
   return l;
 }
 
-/* Number of scales that the library reads, padding included; bytes for blocks of 32, otherwise
- * floats. */
+/* Number of scales that the library reads, padding included. Scales of blocks of 32 elements are
+ * bytes, other scales are floats. */
 WEFT_INLINE uint64_t
 weft_fp8_layout_count (const struct weft_fp8_layout *l)
 {

@@ -57,7 +57,8 @@ element (uint32_t word, unsigned which)
 }
 
 #ifdef WEFT_CUDA_EMULATOR
-/* Emulator: a lane's operands of a product that all lanes of a warp compute together. */
+/* Only in the CPU emulator: the operands that one lane of a warp contributes to a product of the
+ * whole warp. */
 struct product_share {
   float *c;
   const uint32_t *a;
@@ -99,7 +100,8 @@ multiply (float c[4], const uint32_t a[4], uint32_t b0, uint32_t b1, int line = 
   emulated_meet (&mine, multiply_together<T>, line);
 }
 
-/* Emulator: a lane's row addresses, and where it stores its elements. */
+/* Only in the CPU emulator: the row addresses that one lane of a warp passes, and where the lane
+ * stores its elements. */
 template <class T> struct matrices_share {
   const T *row;
   uint32_t *out;
@@ -176,7 +178,7 @@ load_matrices (uint32_t out[4], const T *row, bool turned)
 /* The following functions load from a tile in shared memory, `stride` elements from row to row.
  * Eight elements of padding put the rows of a matrix into different banks. */
 
-/* a: 16 rows from `row` on, 16 columns from `column` on. */
+/* Loads fragment a: 16 rows from `row` on, 16 columns from `column` on. */
 template <class T>
 static __device__ __forceinline__ void
 load_a (uint32_t a[4], const T *tile, unsigned stride, unsigned row, unsigned column)
@@ -186,8 +188,8 @@ load_a (uint32_t a[4], const T *tile, unsigned stride, unsigned row, unsigned co
   load_matrices (a, tile + (row + lane % 16) * stride + column + lane / 16 * 8, false);
 }
 
-/* b of two adjacent products, b[0..1] and b[2..3]: 16 terms from `term` on; the tile has one row
- * per column of b. */
+/* Loads fragments b of two adjacent products, b[0..1] and b[2..3]: 16 terms from `term` on. The
+ * tile has one row for each column of b. */
 template <class T>
 static __device__ __forceinline__ void
 load_b (uint32_t b[4], const T *tile, unsigned stride, unsigned column, unsigned term)
@@ -198,7 +200,7 @@ load_b (uint32_t b[4], const T *tile, unsigned stride, unsigned column, unsigned
                  false);
 }
 
-/* load_b() for a tile with one row per term. */
+/* Like load_b(), for a tile with one row per term. */
 template <class T>
 static __device__ __forceinline__ void
 load_b_turned (uint32_t b[4], const T *tile, unsigned stride, unsigned column, unsigned term)
@@ -208,7 +210,7 @@ load_b_turned (uint32_t b[4], const T *tile, unsigned stride, unsigned column, u
   load_matrices (b, tile + (term + lane % 16) * stride + column + lane / 16 * 8, true);
 }
 
-/* load_a() for a tile with one row per term. */
+/* Like load_a(), for a tile with one row per term. */
 template <class T>
 static __device__ __forceinline__ void
 load_a_turned (uint32_t a[4], const T *tile, unsigned stride, unsigned row, unsigned term)

@@ -24,7 +24,8 @@ weft_cuda_loads_only (void)
   return loads_only;
 }
 
-/* Number of elements of a head with rotary embedding; in latent attention, of its position part. */
+/* Number of elements of a head that rotary embedding rotates; in latent attention, those of the
+ * position part. */
 static uint32_t
 turned_width (const struct weft_kernel *k)
 {
@@ -69,8 +70,8 @@ set_router (struct weft_cuda_router *r, const union weft_model *m)
   r->step = m->moe_router_bias_update_rate;
 }
 
-/* Traits of the architecture in attention and embedding. Fused and unfused attention have
- * the head width in the same dimension of their shape. */
+/* Sets the fields for attention and embedding that depend on the model's architecture. Fused and
+ * unfused attention have the head width in the same dimension of their shape. */
 static void
 set_traits (struct weft_cuda_model *m, const struct weft_kernel *k)
 {
@@ -145,8 +146,8 @@ weft_cuda_launch_all (enum weft_op_kind kind, const struct weft_cuda_launch *l, 
 
 /* ----------------------------------------------------------------------------- scratch */
 
-/* Sizes of scratch by op, as the kernels define them. Weak: the address is NULL for an op without
- * WEFT_CUDA_SCRATCH(). */
+/* Functions that return the scratch bytes of each op. The declarations are weak: the address is
+ * NULL for an op without WEFT_CUDA_SCRATCH(). */
 #define KERNEL(id, name, ...)                                                                      \
   __attribute__ ((weak)) uint64_t weft_cuda_scratch_##name (const struct weft_cuda_shape *s);
 #include "core/ops.def"

@@ -19,8 +19,9 @@ enum { LOGITS, TARGETS, LSE, COUNT, LOSS };
 enum { GRADIENT = 3 };
 
 struct vocabulary {
-  uint64_t rows, columns, counted; /* columns of a row; those inside the vocabulary */
-  uint64_t first;                  /* word id of the first column */
+  /* number of columns of a row; number of columns that belong to the vocabulary */
+  uint64_t rows, columns, counted;
+  uint64_t first;                  /* token id of the first column */
   /* 1 / cap of the soft-capping that the logits have gone through; 0: no soft-capping */
   float less;
 };

@@ -11,13 +11,14 @@ struct grouped {
   /* rows: only set for weight gradients; terms: only set for the other products */
   uint64_t rows, columns, terms;
   uint64_t experts;
-  const uint64_t *begin, *tile; /* first row, and first tile of rows, by expert */
+  /* by expert: index of the first row; number of the first tile of rows */
+  const uint64_t *begin, *tile;
   bool adds;
 };
 
 /* The tile of y that a block computes, from `row` and `column` on. */
 struct share {
-  uint64_t a, b, y; /* elements at which the expert's matrices begin */
+  uint64_t a, b, y; /* index of the first element of the expert's matrices */
   uint64_t rows, columns, terms, row, column;
 };
 
@@ -37,7 +38,8 @@ by_rows (const struct grouped &g, struct share *s)
   return true;
 }
 
-/* A weight gradient, summed over the rows of expert blockIdx.z: the tile of this thread block. */
+/* For a weight gradient: the tile of this thread block, summed over the rows of expert
+ * blockIdx.z. */
 template <int ROWS, int COLUMNS>
 static __device__ __forceinline__ bool
 by_terms (const struct grouped &g, struct share *s)
@@ -103,7 +105,7 @@ template <class T> struct leave_shared {
   }
 };
 
-/* Grid for the largest number of row tiles that experts can have. */
+/* The grid, with room for the largest number of row tiles that all experts together can have. */
 template <enum way WAY, int ROWS, int COLUMNS>
 static dim3
 grid_of (const struct grouped &g, uint64_t room)

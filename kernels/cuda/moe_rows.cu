@@ -290,7 +290,7 @@ weft_cuda_moe_turn (const struct weft_cuda_launch *l)
 
 /* -------------------------------------------------------------------- router weights */
 
-/* Rows that hold a token or padding. */
+/* Number of rows that contain a token or padding. */
 struct used_rows {
   const int64_t *counts; /* NULL: all */
   uint64_t n, rows;
@@ -449,7 +449,8 @@ enum { U, PROB, ACT_COUNTS, ACT_Y };
 enum { BWD_DY = 3, DU, DPROB };
 enum { ACT_ROWS, ACT_COLUMNS, ACT_STRIDE = 3 };
 
-/* Gated activations: a row has gates followed by ups; other activations have one half only. */
+/* For gated activations, a row contains the gates, followed by the values that they multiply. For
+ * other activations, a row has only one half. */
 template <class G> struct of_gate : G {
   static const int wide = 2;
 };

@@ -28,7 +28,7 @@ copy_element (struct array x, uint64_t from, struct array y, uint64_t to)
     ((uint8_t *) y.data)[to] = ((const uint8_t *) x.data)[from];
 }
 
-#define NOWHERE (~(uint64_t) 0) /* source of zeros */
+#define NOWHERE (~(uint64_t) 0) /* an index that stands for a source of zeros */
 
 template <class F>
 __global__ void
@@ -70,7 +70,7 @@ run (const struct weft_cuda_launch *l, const F &place, uint64_t n, bool back)
 /* -------------------------------------------------- queries, keys and values side by side */
 
 struct kv_place {
-  uint64_t queries, kv; /* elements per row */
+  uint64_t queries, kv; /* number of elements per row */
 
   __device__ void
   operator() (uint64_t i, uint64_t *from, uint64_t *to) const
@@ -106,7 +106,8 @@ weft_cuda_put_kv (const struct weft_cuda_launch *l)
 struct zigzag_place {
   uint64_t members, batch, rows, columns;
   uint32_t at;
-  bool ring; /* slice j came from the member j places before */
+  /* TRUE: slice j came from the member j places before this rank; FALSE: from member j */
+  bool ring;
 
   __device__ void
   operator() (uint64_t i, uint64_t *from, uint64_t *to) const
@@ -187,7 +188,8 @@ weft_cuda_join_heads (const struct weft_cuda_launch *l)
 
 /* ------------------------------------------------------- pieces of FSDP2 and of products */
 
-/* Element i of a padded tensor in pieces of `piece` elements, `slice` apart. */
+/* Maps element i of a padded tensor to its place in the slices: pieces of `piece` elements that
+ * begin `slice` elements apart. */
 struct pack_place {
   uint64_t piece, slice, whole;
 

@@ -48,7 +48,7 @@ is_key (const struct rows &r, uint64_t row)
   return r.heads && row % r.heads >= r.queries;
 }
 
-enum { TOGETHER = 2 /* dimension `together` of head_norm (core/ops.def) */ };
+enum { TOGETHER = 2 /* number of the dimension `together` of head_norm (core/ops.def) */ };
 
 struct norm {
   struct rows rows;
@@ -56,7 +56,7 @@ struct norm {
   bool centred;
 };
 
-/* Two addends whose sum is stored. */
+/* Two addends, and the array that receives their sum. */
 template <class T> struct addends {
   const T *a, *b;
   T *sum;
@@ -96,8 +96,8 @@ struct weights {
   struct array first, second, bias;
 };
 
-/* raw: receives copies of the rows, one after the other; NULL: no copies. x may be the sum of two
- * addends. */
+/* raw: array that receives copies of the rows, one after the other; NULL: no copies are stored. x
+ * may be the sum of two addends. */
 template <class T>
 __global__ void
 forward (struct norm c, const T *x, struct addends<T> of, struct weights w, T *y, T *raw)
@@ -139,7 +139,8 @@ keep_moments (struct norm c, const T *x, struct moments *to)
   }
 }
 
-/* x: rows that forward kept (kept_start()). dy, dresidual and dx begin at start_of(). */
+/* x: the rows that forward stored (kept_start()). The rows of dy, dresidual and dx begin at
+ * start_of(). */
 template <class T> struct gradient {
   const T *dy, *x, *dresidual;
   T *dx;
@@ -240,7 +241,7 @@ head_norm_of (const struct weft_cuda_launch *l)
   return c;
 }
 
-/* Heads of a token that are one row: its queries, or its keys. */
+/* The heads of a token that are normalised as one row: its query heads, or its key heads. */
 static struct norm
 together_of (const struct weft_cuda_launch *l, bool keys)
 {
@@ -287,7 +288,7 @@ row_norm_of (const struct norm *c)
   return r;
 }
 
-/* Operand numbers: y, and for two addends their sum. */
+/* Operand numbers of a forward norm: second addend, weight, sum of the addends, result y. */
 struct places {
   /* addend 0: there is no second addend; the bias has the operand number after `weight` */
   unsigned addend, weight, sum, y;
@@ -391,7 +392,7 @@ WEFT_CUDA_SCRATCH (head_norm_bwd, head_gradient_bytes (s->dim))
 WEFT_CUDA_SCRATCH (head_norm_dgrad, gradient_bytes (s->dim[0], s->dim[1]))
 WEFT_CUDA_SCRATCH (head_norm_wgrad, gradient_bytes (s->dim[0] * s->dim[2], s->dim[1]))
 
-/* Outputs of a backward; NULL: not computed. */
+/* The operands that receive the outputs of a backward; NULL: the output is not computed. */
 struct wanted {
   const struct weft_cuda_operand *dx, *dweight, *dbias, *dsecond;
 };

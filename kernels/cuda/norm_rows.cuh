@@ -10,7 +10,8 @@
 #include <type_traits>
 
 enum { TEAM_WARPS = 8, TEAM_BLOCK = 512, WARP_PACKS = 4, BLOCK_PACKS = 2, PARTIALS = 256 };
-enum { ROW_BLOCKS = 4096 /* limit for forward: as many as large GPUs run at once */ };
+/* Maximum number of thread blocks in forward: as many as run at once on large GPUs. */
+enum { ROW_BLOCKS = 4096 };
 
 struct moments {
   float mean, scale;
@@ -23,12 +24,13 @@ struct row_norm {
   bool centred;
 };
 
-/* Forward: x, or the sum of x and a second addend, which is stored too. */
+/* Operands of a forward norm. The input is x, or the sum of x and a second addend; the sum is
+ * stored, too. */
 template <class T> struct row_forward {
   const T *x, *addend;
   T *sum, *y;
   struct array weight, bias;
-  bool packed; /* weights are packs of type T; otherwise fp32 */
+  bool packed; /* TRUE: weights are packs of type T; FALSE: weights are fp32 */
 };
 
 /* Backward; NULL outputs are not computed. partial: per block the sums of dweight, then of
@@ -301,7 +303,8 @@ join_rows (const float *partial, unsigned blocks, uint64_t columns, const struct
 
 /* ------------------------------------------------------------------------------ launches */
 
-/* Whether rows consist of whole packs and fit into the registers of a team. */
+/* Whether rows consist of whole packs of 16 bytes and fit into the registers of the threads that
+ * share a row. */
 template <class T>
 static bool
 holds_rows (const struct row_norm &c)
@@ -359,7 +362,8 @@ packs_of_kernel (int packs)
   return std::is_same<T, bf16>::value ? packs : WARP ? WARP_PACKS : BLOCK_PACKS;
 }
 
-/* Instantiates KERNEL by packs per thread, for a row per warp or per block. */
+/* Instantiates KERNEL for each number of packs per thread, with one row per warp or one row per
+ * thread block. */
 #define WEFT_TEAM(T, PER, WARP, KERNEL) (KERNEL<T, packs_of_kernel<T, WARP> (PER), WARP>)
 #define WEFT_BY_TEAM(T, KERNEL, c, blocks, shared, stream, ...)                                    \
   do {                                                                                             \
@@ -397,7 +401,7 @@ row_scratch (uint64_t columns)
   return (uint64_t) PARTIALS * 2 * columns * sizeof (float);
 }
 
-/* Sets o.partial to the scratch. sums NULL: no weight gradients. */
+/* Sets o.partial to the address of the scratch. sums NULL: weight gradients are not computed. */
 template <class T>
 static const char *
 launch_backward_rows (const struct weft_cuda_launch *l, const struct row_norm &c,

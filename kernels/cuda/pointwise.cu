@@ -371,9 +371,10 @@ enum { DROP_ROWS, DROP_TOKENS, DROP_COLUMNS, DROP_SITE, DROP_DROP, PROBABILITIES
 struct drop {
   uint64_t dim[5];
   struct weft_cuda_spot tp, cp;
-  uint64_t sequence, whole, heads; /* tokens of a sequence on this rank, and in all; heads of all
-                                    * ranks */
-  uint64_t first;                  /* global index of the first sequence */
+  /* number of tokens of a sequence on this rank; number in the whole sequence; number of heads of
+   * all ranks */
+  uint64_t sequence, whole, heads;
+  uint64_t first;                  /* index in the global batch of the first sequence */
   uint32_t layer;
 };
 

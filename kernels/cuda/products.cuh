@@ -94,7 +94,7 @@ tile_product (T *shared, const sheet<T> &a, const sheet<T> &b, const struct tile
 {
   uint64_t n = t.first < t.end ? (t.end - t.first + SLICE - 1) / SLICE : 0;
 
-  for (uint64_t i = 0; i < n + STAGES - 1; i++) { /* fetch slice i, multiply slice i - 2 */
+  for (uint64_t i = 0; i < n + STAGES - 1; i++) { /* fetches slice i and multiplies slice i - 2 */
     if (i + 1 >= STAGES) {
       WEFT_COPY_WAIT (STAGES - 2);
       __syncthreads ();
@@ -110,11 +110,11 @@ tile_product (T *shared, const sheet<T> &a, const sheet<T> &b, const struct tile
       multiply_slice<A_TURNED, B_TURNED> (sum, stage, stage + STAGE);
     }
   }
-  __syncthreads (); /* shared memory may be reused */
+  __syncthreads (); /* barrier, because the caller may overwrite the shared memory */
 }
 
-/* Calls leave (row, column, low, high) for each pair of neighbours of a row that a thread holds;
- * row and column inside the tile. */
+/* Calls leave (row, column, low, high) for each pair of neighbouring results that a thread holds.
+ * low and high are the results; row and column count inside the tile. */
 template <class F>
 static __device__ __forceinline__ void
 each_two (const float (*sum)[4][4], const F &leave)
@@ -132,7 +132,9 @@ each_two (const float (*sum)[4][4], const F &leave)
                sum[i][j][half * 2 + 1]);
 }
 
-enum { SUMS_ROW = TILE + 8 /* floats: rows of a fragment in banks of their own */ };
+/* SUMS_ROW: floats per row, more than the tile has columns, so that the rows of a fragment lie in
+ * different memory banks. */
+enum { SUMS_ROW = TILE + 8 };
 const size_t SUMS_BYTES = WARP_ROWS * SUMS_ROW * sizeof (float);
 static_assert (TILE == 2 * WARP_ROWS, "every other warp has the same rows");
 
@@ -167,7 +169,8 @@ leave_tile (const float (*sum)[4][4], float *room, const F &leave)
 
 /* ---------------------------------------------------------------------------- plain fp32 */
 
-enum { PLAIN_TILE = 64, PLAIN_SLICE = 16, EACH = 4 /* rows and columns of a thread */ };
+/* EACH: number of rows and of columns that a thread computes. */
+enum { PLAIN_TILE = 64, PLAIN_SLICE = 16, EACH = 4 };
 
 /* Element (row, term) lies at `at` + row * along + term * sum. */
 struct plain_factor {
@@ -217,8 +220,8 @@ plain_product (const struct plain_factor &a, const struct plain_factor &b,
   }
 }
 
-/* Calls leave (row, column, value) for each element that a thread holds; row and column inside the
- * tile. */
+/* Calls leave (row, column, value) for each result that a thread holds. row and column count inside
+ * the tile. */
 template <class F>
 static __device__ __forceinline__ void
 each_one (const float (*sum)[EACH], const F &leave)

@@ -7,8 +7,8 @@ enum { ROW_THREADS = 256, MOST_BLOCKS = 1 << 20 };
 
 struct heads {
   uint64_t batch, sequence, heads, groups, width, window;
-  uint64_t row;   /* elements per token of queries, keys and values */
-  uint64_t first; /* first head of the grid, counted over all batch elements */
+  uint64_t row;   /* number of elements per token: of queries, of keys and of values */
+  uint64_t first; /* number of the first head of the grid, counted over all batch elements */
 };
 
 static struct heads
@@ -120,7 +120,7 @@ template <enum way WAY> struct leave_head {
 /* The head that a thread block computes, in a batch element. For a sum over the heads of a group:
  * the first head of the group. */
 struct of_block {
-  uint64_t batch, head, n; /* n: heads that are summed */
+  uint64_t batch, head, n; /* n: number of heads that are summed */
 };
 
 template <enum way WAY>

@@ -12,7 +12,8 @@ extern weft_cuda_launcher *const weft_cuda_launchers[WEFT_N_OP];
  * caller then sets stream, scratch and blas. CUDA kernels do not support canonical order. */
 struct weft_cuda_launch weft_cuda_launch_of (const struct weft_kernel *k);
 
-/* Bytes of scratch that a call needs, as its kernel declares with WEFT_CUDA_SCRATCH(). */
+/* Bytes of scratch that a call of this kind and shape needs, as its kernel declares with
+ * WEFT_CUDA_SCRATCH(). */
 uint64_t weft_cuda_scratch (enum weft_op_kind kind, const struct weft_shape *shape);
 
 /* Launches all calls of one op in order, in as few launches as the kernel allows. */

@@ -5,7 +5,8 @@
 #include <glib.h>
 #include <stdint.h>
 
-/* The largest power of two up to 256 that divides an address; 0 for NULL. */
+/* The alignment of an address: the largest power of two up to 256 that divides the address; 0 for
+ * NULL. */
 uint32_t weft_trial_alignment (const void *at);
 
 /* Allocates n random elements with the alignment of `like`: zeros would draw less power and run

@@ -26,7 +26,7 @@
 #include "kernels/cuda/fragments.cuh"
 
 enum {
-  GROUP = 128 /* threads of a warpgroup */,
+  GROUP = 128 /* number of threads in a warpgroup */,
   PANEL = 64 /* columns */,
   TERMS = 16 /* of a product */
 };
@@ -34,9 +34,9 @@ enum {
 /* ------------------------------------------------------------------------ descriptors */
 
 enum {
-  ATOM = 1024 /* bytes of 8 rows of a panel */,
+  ATOM = 1024 /* size in bytes of 8 rows of a panel */,
   ROW = 128,
-  WORD = 16 /* bytes: unit of the fields of descriptors */
+  WORD = 16 /* number of bytes that are one unit of the fields of a matrix descriptor */
 };
 
 /* Matrix descriptor. Bits 0 to 13: address; from 16: bytes from panel to panel (transposed); from

@@ -172,6 +172,7 @@ the_driver_leaves_less_than_the_chips_hold (void **state)
   }
 }
 
+/* A port whose messages pass through the CPU of the host reaches less: Omni-Path. */
 static void
 rings_keep_three_quarters_of_nvlink_and_nine_tenths_of_a_port (void **state)
 {
@@ -182,7 +183,8 @@ rings_keep_three_quarters_of_nvlink_and_nine_tenths_of_a_port (void **state)
     const union weft_cluster_fields f = load (names[i]).f;
     if (f.fabric_kind != WEFT_FABRIC_RAILS)
       continue;
-    assert_true (f.node_nic_bandwidth > 0.9 * f.node_nic_bandwidth_spec);
+    double share = f.fabric_floor_latency > 0 ? 0.85 : 0.9;
+    assert_true (f.node_nic_bandwidth > share * f.node_nic_bandwidth_spec);
     if (f.node_intra == WEFT_NVLINK)
       assert_true (f.node_intra_bandwidth > 0.75 * f.node_intra_bandwidth_spec);
     assert_true (f.fabric_latency > f.node_intra_latency);

@@ -1,5 +1,6 @@
 /* NCCL protocols (Simple, LL, LL128) and algorithms (ring, tree, NVLS, PAT): each has its own
- * latencies, bytes and rates. A plan uses the fastest combination. */
+ * latencies, bytes and rates. A plan uses the combination whose time the library estimates to be
+ * the least. */
 #include "core/program/placements.h"
 #include "tests/made/made.h"
 #include "tests/runner/runner.h"
@@ -69,7 +70,7 @@ each_protocol_has_its_latency_and_its_flags (void **state)
 }
 
 static void
-the_quickest_protocol_is_taken (void **state)
+each_protocol_is_taken_for_some_sizes (void **state)
 {
   struct weft_cluster c = cluster_of (1, 8);
   union weft_stack all = stack_of ("simple ll ll128", "ring");
@@ -78,6 +79,65 @@ the_quickest_protocol_is_taken (void **state)
   assert_int_equal (plan_of (&c, &all, WEFT_OP_ALL_GATHER, 1e3).protocol, WEFT_PROTOCOL_LL);
   assert_int_equal (plan_of (&c, &all, WEFT_OP_ALL_GATHER, 10e6).protocol, WEFT_PROTOCOL_LL128);
   assert_int_equal (plan_of (&c, &all, WEFT_OP_ALL_GATHER, 1e9).protocol, WEFT_PROTOCOL_SIMPLE);
+}
+
+/* NCCL takes LL128 to be as fast as the links. All-gather of 90 MB over a ring of 8: LL128 with a
+ * slow kernel is chosen, because 22 us and 840 us of the links are less than 138 us and 788 us of
+ * Simple; the kernel takes 78.75 MB / 50 GB/s. */
+static void
+the_library_chooses_by_its_own_estimate (void **state)
+{
+  struct weft_cluster c = cluster_of (1, 8);
+  union weft_stack both = stack_of ("simple ll128", "ring");
+
+  (void) state;
+  both.collective_base_latency = 110e-6;
+  c.f.node_ll128_bandwidth = 50e9;
+  struct weft_traffic t = plan_of (&c, &both, WEFT_OP_ALL_GATHER, 90e6);
+  assert_int_equal (t.protocol, WEFT_PROTOCOL_LL128);
+  assert_near (t.estimate, 22e-6 + 84e6 / MADE_PORT);
+  assert_near (t.seconds, 22e-6 + 78.75e6 / 50e9);
+}
+
+/* A channel takes 1 kB of each of 8 ranks. An all-gather sends 7/8 of the tensor, so one channel of
+ * 1 GB/s needs 7 us for its 7 kB, and 3.5 us for a tensor of half that size. Between nodes, the
+ * rate of the network counts. */
+static void
+a_small_tensor_uses_few_channels (void **state)
+{
+  struct weft_cluster c = cluster_of (1, 8), nodes = cluster_of (8, 1);
+  union weft_stack ll = stack_of ("ll", "ring");
+
+  (void) state;
+  double between = plan_of (&nodes, &ll, WEFT_OP_ALL_GATHER, 80e3).seconds;
+  c.f.node_ll_channel_bandwidth = nodes.f.node_ll_channel_bandwidth = 1e9;
+  ll.collective_channel_bytes_ll = 1e3;
+  assert_near (plan_of (&c, &ll, WEFT_OP_ALL_GATHER, 4e3).seconds, 13e-6 + 3.5e-6);
+  assert_near (plan_of (&c, &ll, WEFT_OP_ALL_GATHER, 8e3).seconds, 13e-6 + 7e-6);
+  assert_near (plan_of (&c, &ll, WEFT_OP_ALL_GATHER, 80e3).seconds, 13e-6 + 7e-6);
+  assert_near (plan_of (&c, &ll, WEFT_OP_ALL_GATHER, 80e6).seconds, 13e-6 + 140e6 / MADE_PORT);
+  assert_near (plan_of (&nodes, &ll, WEFT_OP_ALL_GATHER, 80e3).seconds, between);
+}
+
+/* 16 channels take 16 kB of each of 8 ranks one after another: 128 kB fill the first one, 2048 kB
+ * all. GPUs exchange 9/8 of the tensor with the switches. */
+static void
+old_releases_fill_one_channel_of_the_switches_after_another (void **state)
+{
+  struct weft_cluster c = cluster_of (1, 8);
+  union weft_stack nvls = stack_of ("simple", "nvls");
+
+  (void) state;
+  c.f.node_nvls_bandwidth = 50e9;
+  c.f.node_nvls_latency = 25e-6;
+  nvls.collective_sms = 16;
+  assert_near (plan_of (&c, &nvls, WEFT_OP_ALL_REDUCE, 512e3).seconds, 25e-6 + 576e3 / 50e9);
+  nvls.collective_nvls_chunk = 16e3;
+  double full = 25e-6 + 2304e3 / 50e9;
+  assert_near (plan_of (&c, &nvls, WEFT_OP_ALL_REDUCE, 64e3).seconds, 25e-6 + 1152e3 / 50e9);
+  assert_near (plan_of (&c, &nvls, WEFT_OP_ALL_REDUCE, 128e3).seconds, full);
+  assert_near (plan_of (&c, &nvls, WEFT_OP_ALL_REDUCE, 2048e3).seconds, full);
+  assert_near (plan_of (&c, &nvls, WEFT_OP_ALL_REDUCE, 80e6).seconds, 25e-6 + 90e6 / 50e9);
 }
 
 /* A topology file that states no latency per protocol gets only the protocol Simple, with its
@@ -136,11 +196,12 @@ switches_add_in_one_step (void **state)
 static void
 two_nodes_send_half_of_what_inner_nodes_of_a_tree_send (void **state)
 {
-  struct weft_cluster two = cluster_of (2, 1), four = cluster_of (4, 1);
+  struct weft_cluster two = cluster_of (2, 1), three = cluster_of (3, 1), four = cluster_of (4, 1);
   union weft_stack tree = stack_of ("simple", "tree");
 
   (void) state;
   assert_near (plan_of (&two, &tree, WEFT_OP_ALL_REDUCE, 8e6).bytes[WEFT_WAY_REMOTE], 8e6);
+  assert_near (plan_of (&three, &tree, WEFT_OP_ALL_REDUCE, 8e6).bytes[WEFT_WAY_REMOTE], 12e6);
   assert_near (plan_of (&four, &tree, WEFT_OP_ALL_REDUCE, 8e6).bytes[WEFT_WAY_REMOTE], 16e6);
 }
 
@@ -234,7 +295,10 @@ a_measured_sweep_is_met (void **state)
 
 static const struct CMUnitTest tests[] = {
   cmocka_unit_test (each_protocol_has_its_latency_and_its_flags),
-  cmocka_unit_test (the_quickest_protocol_is_taken),
+  cmocka_unit_test (each_protocol_is_taken_for_some_sizes),
+  cmocka_unit_test (the_library_chooses_by_its_own_estimate),
+  cmocka_unit_test (a_small_tensor_uses_few_channels),
+  cmocka_unit_test (old_releases_fill_one_channel_of_the_switches_after_another),
   cmocka_unit_test (a_topology_without_latencies_has_simple_only),
   cmocka_unit_test (chunks_that_are_passed_on_cost_waits),
   cmocka_unit_test (switches_add_in_one_step),

@@ -1,6 +1,7 @@
 /* Measured collectives (nccl-tests): rules assign a topology to each row, a row without such a
  * rule is refused with a reason, and the predicted time of a row is the time that the same
  * collective has in a step. */
+#include "core/base/conf.h"
 #include "core/base/error.h"
 #include "planner/nccl.h"
 #include "tests/made/made.h"
@@ -8,6 +9,7 @@
 #include "tests/runner/folder.h"
 #include "tests/runner/runner.h"
 #include <json-glib/json-glib.h>
+#include <math.h>
 
 #define HEAD "collective,ranks,nodes,interconnect,size_bytes,busbw_GBps,time_us,source,notes\n"
 
@@ -87,8 +89,8 @@ what_a_rule_changes_is_changed (void **state)
   assert_true (changed->row[0].predicted_s > 3 * plain->row[0].predicted_s);
   assert_string_equal (changed->row[0].fabric, "mine");
   assert_int_equal (weft_nccl_sum (changed, NULL, WEFT_N_NCCL_SIZE).n, 0);
-  assert_int_equal (weft_nccl_sum (plain, NULL, WEFT_NCCL_HUGE).n, 1);
-  assert_int_equal (weft_nccl_sum (plain, NULL, WEFT_NCCL_LARGE).n, 0);
+  assert_int_equal (weft_nccl_sum (plain, NULL, WEFT_NCCL_6GIB).n, 1);
+  assert_int_equal (weft_nccl_sum (plain, NULL, WEFT_NCCL_625MIB).n, 0);
   assert_near (slow->row[0].predicted_s, 8);
   assert_near (late->row[0].predicted_s, 2 + plain->row[0].predicted_s);
 }
@@ -167,8 +169,58 @@ the_bundled_table_is_predicted (void **state)
   weft_nccl_predict (nccl, NULL, NULL);
   for (uint32_t i = 0; i < nccl->n_row; i++)
     n += !nccl->row[i].why;
-  assert_int_equal (nccl->n_row, 326);
-  assert_int_equal (n, 227);
+  assert_int_equal (nccl->n_row, 337);
+  assert_int_equal (n, 241);
+}
+
+enum { ROWS_OF_A_CELL = 3 };
+
+/* The value of a key of validation/accuracy.ini; `fallback` without that key. */
+static double
+limit_of (const char *section, const char *key, double fallback)
+{
+  g_autoptr (weft_conf) conf = weft_conf_load (WEFT_SOURCE_DIR "/validation/accuracy.ini", NULL);
+
+  assert_non_null (conf);
+  for (unsigned i = 0; i < conf->n_entry; i++)
+    if (g_str_equal (conf->entry[i].section, section) && g_str_equal (conf->entry[i].key, key))
+      return g_ascii_strtod (conf->entry[i].value, NULL);
+  return fallback;
+}
+
+/* A cell is a fabric and a decade of sizes. A cell with a limit of its own in accuracy.ini must
+ * exceed the limit of all cells: a cell that no longer does leaves the list of exceptions. */
+static void
+check_cell (const weft_nccl *nccl, const char *fabric, enum weft_nccl_size size)
+{
+  g_autofree char *section = g_strdup_printf ("collectives %s", fabric);
+  struct weft_validate_errors e = weft_nccl_sum (nccl, fabric, size);
+  double all = limit_of ("limits", size == 0 ? "collectives_small" : "collectives", NAN);
+  double own = limit_of (section, weft_nccl_size_names[size], NAN);
+
+  assert_false (isnan (all));
+  if (e.n < ROWS_OF_A_CELL && isnan (own))
+    return;
+  if (e.n == 0 || !(e.median <= (isnan (own) ? all : own)))
+    fail_msg ("%s, %s: median error %.3f of %u rows, limit %.3f", fabric,
+              weft_nccl_size_names[size], e.median, e.n, isnan (own) ? all : own);
+  if (!isnan (own) && e.median <= all)
+    fail_msg ("%s, %s: median error %.3f needs no exception in validation/accuracy.ini", fabric,
+              weft_nccl_size_names[size], e.median);
+}
+
+static void
+every_decade_of_every_fabric_is_within_its_limit (void **state)
+{
+  g_autoptr (weft_nccl) nccl = weft_nccl_load (NULL, NULL, NULL);
+
+  (void) state;
+  assert_non_null (nccl);
+  weft_nccl_predict (nccl, NULL, NULL);
+  g_autofree const char **fabrics = weft_nccl_fabrics (nccl);
+  for (unsigned i = 0; fabrics[i]; i++)
+    for (int size = 0; size < WEFT_N_NCCL_SIZE; size++)
+      check_cell (nccl, fabrics[i], size);
 }
 
 static void
@@ -185,7 +237,7 @@ the_command_prints_the_table (void **state)
   assert_true (json_parser_load_from_data (parser, json.out, -1, NULL));
   JsonObject *top = json_node_get_object (json_parser_get_root (parser));
   assert_string_equal (json_object_get_string_member (top, "schema"), "weft.nccl/1");
-  assert_int_equal (json_array_get_length (json_object_get_array_member (top, "per_row")), 326);
+  assert_int_equal (json_array_get_length (json_object_get_array_member (top, "per_row")), 337);
   weft_test_answer_free (&text);
   weft_test_answer_free (&json);
   weft_test_refused ("validate --nccl --tier A", 2, "--nccl");
@@ -202,6 +254,7 @@ static const struct CMUnitTest tests[] = {
   IN_FOLDER (a_wrong_rule_names_its_line),
   IN_FOLDER (errors_of_other_constants_leave_the_predictions),
   cmocka_unit_test (the_bundled_table_is_predicted),
+  cmocka_unit_test (every_decade_of_every_fabric_is_within_its_limit),
   cmocka_unit_test (the_command_prints_the_table),
 };
 

@@ -14,8 +14,9 @@ product_shape (const struct weft_step *s, uint64_t n, uint64_t k)
   return shape;
 }
 
-/* Returns product_shape() for a matrix product whose sum is divided among expert tensor parallel
- * ranks. struct weft_param describes `tail`. */
+/* Returns the shape of a matrix product of the experts whose sum is divided among expert tensor
+ * parallel ranks. `tail`: number of rows of each of the weight's last two blocks (struct
+ * weft_param). */
 static struct weft_shape
 shared_shape (const struct weft_step *s, uint64_t n, uint64_t k, uint64_t tail)
 {

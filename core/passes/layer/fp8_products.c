@@ -60,7 +60,7 @@ struct weft_fp8_products {
   /* for the delayed recipe: arrays with the largest magnitudes of all tensors in the previous step
    * (history) and in the current step (seen) */
   uint32_t history, seen;
-  /* place, by parameter: index of the parameter's first entry in the arrays history and seen. A
+  /* place[parameter]: index of the parameter's first entry in the arrays history and seen. A
    * parameter has tensors_of() entries for its input, as many for its weight, and as many for its
    * gradient */
   uint32_t *place;

@@ -24,7 +24,8 @@ struct weft_moe {
   /* number of expert tensor parallel ranks, which have parts of the same experts */
   uint64_t inner;
   uint64_t h; /* hidden size, that is, number of elements of one token */
-  /* columns of this rank's part of an expert: f: of fc2's input; up: of fc1's output */
+  /* widths of this rank's part of an expert. f: columns of fc2's input; up: columns of fc1's
+   * output */
   uint64_t f, up;
   /* canonical order: number of leaves (partial sums of the tree, kernels/sums.h) of sums over this
    * rank's tokens */
@@ -33,8 +34,8 @@ struct weft_moe {
   /* largest number of rows that an expert accepts from one source rank; 0: no limit */
   uint64_t capacity;
   uint64_t sent; /* number of rows that this rank sends */
-  /* expected row counts, with which costs are computed: got: rows that this rank receives; rows:
-   * rows of this rank's experts */
+  /* expected row counts, with which costs are computed. got: number of rows that this rank
+   * receives; rows: number of rows of this rank's experts */
   uint64_t got, rows;
   /* number of rows in the buffers for received rows (got_room) and for the experts' rows (room) */
   uint64_t got_room, room;

@@ -104,8 +104,8 @@ uint32_t weft_replicas_reduced (struct weft_step *s, uint32_t param);
 /* Returns the buffer with the reduced gradient of a tied output layer, which has a separate sum. */
 uint32_t weft_replicas_reduced_head (struct weft_step *s);
 
-/* After the update of weights: all-gathers the weights that a first read in the next step does not
- * gather. */
+/* After the update of weights: all-gathers the weights, except those that are all-gathered at their
+ * first read in the next step. */
 void weft_replicas_gather_weights (struct weft_step *s);
 
 /* weft_bucket_gradients() returns the buffer with this rank's slice of the gradients of bucket k,

@@ -44,7 +44,7 @@ joined (uint8_t how, float a, float b)
   return a + b;
 }
 
-/* The reduction of element e of all terms. */
+/* Element e of the reduction (sum, minimum or maximum) over all terms. */
 template <class T>
 static __device__ float
 folded (const sum *s, const void *const *term, const uint8_t *merges, uint64_t e)
@@ -151,7 +151,7 @@ struct rows {
   uint64_t row;
 };
 
-/* Number of rows in parts [first, last) of a member's counts. */
+/* Number of rows that a member's row counts give for members [first, last). */
 static __device__ uint64_t
 rows_of (const rows *x, uint32_t member, uint32_t first, uint32_t last)
 {
@@ -162,7 +162,7 @@ rows_of (const rows *x, uint32_t member, uint32_t first, uint32_t last)
   return sum;
 }
 
-/* The row of member i's result at which the rows of member j begin. */
+/* Index of the row in member i's result at which the rows from member j begin. */
 static __device__ uint64_t
 place_of (const rows *x, uint32_t i, uint32_t j)
 {
@@ -175,7 +175,7 @@ place_of (const rows *x, uint32_t i, uint32_t j)
   return at;
 }
 
-/* Blocks (i, j, ...) copy the rows that member j sends to member i. */
+/* Thread blocks (i, j, ...) copy the rows that member j sends to member i. */
 __global__ void
 exchange (const __grid_constant__ rows x)
 {
@@ -196,7 +196,7 @@ exchange (const __grid_constant__ rows x)
     to[b] = from[b];
 }
 
-/* Blocks (i, ...) add the terms of all members for the rows of member i. */
+/* Thread blocks (i, ...) add, over all members, the rows that member i receives. */
 template <class T>
 __global__ void
 sum_rows (const __grid_constant__ rows x)
