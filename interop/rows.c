@@ -1,4 +1,9 @@
-/* The rows of a target, with those that follow from equal names and from core/aliases.def. */
+/* Builds the list of all rows of a target (target.h). A target is a software that Weft exports to
+ * and imports from; a row says what a key of this software, or its absence, means for the settings
+ * of Weft. The list has the rows that the target declares; a declared row for all keys of a table
+ * ("metrics.*") becomes one row for each of these keys that has no row of its own. If
+ * target.same_names is set, each key without a row of its own also gets a row if its destination
+ * (weft_key.dest) has the name of a setting of Weft, or else if core/aliases.def has the key. */
 #include "interop/target.h"
 #include "core/base/error.h"
 #include "core/base/suggest.h"

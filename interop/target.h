@@ -20,8 +20,10 @@ struct weft_form {
 struct weft_row {
   const char *key;    /* NULL: what the software does without a key */
   const char *theirs; /* the value of the key; "*": any value; "": a key without value */
-  const char *sets;   /* "activation=swiglu"; "seq_length=*": the value of the key; empty: the key
-                         does not change a step */
+  /* the settings of Weft that the row sets, each as NAME=VALUE, separated by spaces, for example
+   * "activation=swiglu". The VALUE "*", as in "seq_length=*", stands for the value that a file
+   * gives to the key. Empty, and `key` is not NULL: the key does not change a step */
+  const char *sets;
   const char *when;   /* other settings for which the row holds: "kv_lora_rank!=0"; "": always */
   const char *with;   /* a key that must also be given; NULL: none */
   const char *without_it; /* why the row is refused without `with`; NULL: the software then ignores

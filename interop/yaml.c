@@ -9,7 +9,8 @@ struct reader {
   GArray *values;
 };
 
-/* The most levels, and the most scalars after aliases are followed. */
+/* Limits of a YAML document: the most levels of nested mappings and sequences, and the most scalar
+ * values. A value that aliases repeat counts once for each place in which it stands. */
 enum { MOST_DEPTH = 32, MOST_VALUES = 100000 };
 
 static void

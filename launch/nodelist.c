@@ -66,8 +66,11 @@ read_bracket (const char *text, const char **at, const char *head, GPtrArray *na
   return *(*at)++ == ']' || refuse (text, *at - 1, "]", error);
 }
 
-/* Expands one bracket after each of `heads`. The names are ordered by head. NULL with an error if
- * the bracket is malformed. */
+/* Expands one bracket, a list of numbers and ranges in square brackets such as "[03-05,7]". Each of
+ * `heads` is one expansion of the text before the bracket: "rack1n" and "rack2n" for "rack[1-2]n".
+ * Returns each head followed by each number of the bracket: first all names with the first head,
+ * then all names with the second, and so on. *at moves past the bracket. Returns NULL with an error
+ * if the bracket is malformed, or if there are more than WEFT_NODELIST_MOST names. */
 static GPtrArray *
 read_brackets (const char *text, const char **at, const GPtrArray *heads, GError **error)
 {

@@ -155,8 +155,11 @@ known_of (const weft_size *size, unsigned topology, double days)
   return k;
 }
 
-/* The power of two of nodes, or of GPUs in a node, nearest to the size that meets the deadline if
- * FIRST_GUESS is right. */
+/* Returns the first number of GPUs to search. If each GPU reached the share FIRST_GUESS of its
+ * printed FLOP/s, some number of GPUs would just meet the deadline. The result is the power of two
+ * nearest to this number by ratio, counted in nodes, or in GPUs if one node suffices. The result is
+ * at least the fewest GPUs on which a strategy fits, at most the limit, and rounded up to whole
+ * nodes. */
 static uint32_t
 first_guess (const struct weft_size_topology *t, const struct weft_size_options *options)
 {

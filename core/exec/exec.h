@@ -67,8 +67,9 @@ struct weft_exec_ops {
   /* frees the executor; accepts NULL, and an executor whose open() failed halfway */
   void (*close) (weft_exec *x);
 
-  /* Copies bytes [offset, offset + n) of a buffer of one row from or to host memory.  Only with
-   * WEFT_EXEC_NUMBERS, and between steps. */
+  /* read() copies bytes [offset, offset + n) of buffer `buf` to `out` in host memory; write()
+   * copies `in` to these bytes. `row` says which rank has the buffer: `row` is the number of this
+   * rank among the ranks of weft_exec.actors. Only with WEFT_EXEC_NUMBERS, and between steps. */
   void (*read) (weft_exec *x, uint32_t row, uint32_t buf, uint64_t offset, uint64_t n, void *out);
   void (*write) (weft_exec *x, uint32_t row, uint32_t buf, uint64_t offset, uint64_t n,
                  const void *in);

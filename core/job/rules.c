@@ -253,7 +253,9 @@ names (const char *classes, const char *one)
   return g_strv_contains ((const char *const *) word, one);
 }
 
-/* Whether a class belongs to data-parallel strategies other than the chosen one. */
+/* Whether knobs of `class` do not apply to the chosen data-parallel strategy, but apply to another
+ * one. A knob is a setting of the strategy of a job; `class` is the name of a class of the training
+ * software that has knobs as members, such as "FSDP2Config". */
 static gboolean
 is_foreign (const struct weft_job *j, const char *class)
 {

@@ -18,7 +18,8 @@ struct hazard {
 struct weft_builder {
   uint32_t role, n_roles;
   GArray *op, *deps, *uses, *buf, *shape, *param, *hazard;
-  /* before, for each op: WEFT_N_LANE numbers, as weft_program_order() returns them */
+  /* Element `op` of `before` has one number for each lane: the number of ops of this lane that must
+   * have ended before `op` starts, by dependencies and lane order (weft_program_order()). */
   GArray *before;
   GArray *pos;
   GPtrArray *name;

@@ -703,7 +703,8 @@ saved_bytes (const weft_program *p, uint32_t layer, uint32_t micro)
  * 2205.05198, section 4, without dropout and with flash attention, whose log-sum-exp takes 4 a s b.
  * Bytes: inputs of the two norms 4 X, input of qkv 2 X, queries 2 X, keys and values 4 X k/a, input
  * of proj 2 X, input of fc1 2 X, input of the activation 2 X f/h per up projection, input of fc2
- * 2 X f/h (k: key-value heads).  In fp32 all but the log-sum-exp double. */
+ * 2 X f/h (X = s b h; a: attention heads; k: key-value heads).  In fp32 all but the log-sum-exp
+ * double. */
 static const struct activations {
   const char *words;
   uint64_t bytes;
@@ -715,7 +716,9 @@ static const struct activations {
   { "num_query_groups=2 activation=swiglu precision=bf16", (12 + 1 + 6 * 3) * X + LSE },
   { "num_query_groups=8 activation=swiglu precision=bf16", (12 + 4 + 6 * 3) * X + LSE },
   { "num_query_groups=2 activation=swiglu precision=fp32", 2 * (12 + 1 + 6 * 3) * X + LSE },
-  /* Norms of queries and keys (qk_layernorm) keep their inputs: 2 X (1 + k/a). */
+  /* With qk_layernorm the norms of queries and keys keep their inputs: 2 X bytes of queries and
+   * 2 X k/a bytes of keys, where X = s b h, and here k = 2 key-value heads and a = 8 attention
+   * heads. */
   { "num_query_groups=2 activation=swiglu precision=bf16 qk_layernorm=true",
     (12 + 1 + 6 * 3) * X + 5 * X / 2 + LSE },
 };

@@ -47,7 +47,7 @@ free_meeting (void *data)
   g_free (m);
 }
 
-/* ----------------------------------------------------------------------- who meets */
+/* ------------------------------------------- finding the collective or transfer of a call */
 
 static struct computing_meeting *
 meeting_at (GPtrArray *list, uint32_t at, uint32_t n)
@@ -109,7 +109,7 @@ computing_is_over (const struct computing_meeting *meeting)
   return meeting->over;
 }
 
-/* ------------------------------------------------------------------ what they meet for */
+/* -------------------------------------------- checks of calls, and results of collectives */
 
 static gboolean
 overlaps (const void *a, uint64_t a_bytes, const void *b, uint64_t b_bytes)

@@ -144,8 +144,9 @@ random_jobs_train_as_on_the_cpu (void **state)
   train_jobs (*state, FALSE);
 }
 
-/* Trains drawn.jobs / 4 random jobs whose ranks exchange token rows of experts, of a number that is
- * known only during the step. */
+/* Trains random jobs in which ranks exchange rows of experts (a row: the vector of one token that
+ * is routed to an expert). The number of rows that ranks exchange is known only during the step.
+ * The number of jobs is a quarter of drawn.jobs, rounded up. */
 static void
 random_jobs_whose_rows_go_by_counts_train_as_on_the_cpu (void **state)
 {

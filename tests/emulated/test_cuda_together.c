@@ -252,8 +252,10 @@ two_processes_train_as_one_does (void **state)
   }
 }
 
-/* Two processes save a checkpoint after step 2, and so does one process. Then the two load the
- * checkpoint of the one, and the one that of the two; the losses of step 3 must be equal. */
+/* A run of two processes and a run of one process each save a checkpoint after step 2. Then another
+ * run of two processes loads the checkpoint of the one-process run, and another run of one process
+ * loads the checkpoint of the two-process run. The runs that load a checkpoint must print equal
+ * losses for step 3. */
 static void
 assert_same_checkpoints (uint32_t job, const char *folder)
 {

@@ -137,8 +137,9 @@ paper_tensor (weft_state *state, uint32_t tensor, enum weft_state_kind kind)
   return value;
 }
 
-/* Writes numbers into all tensors that depend on tensor, kind, element and `salt`, and not on the
- * strategy. */
+/* Writes a number into every element of every tensor, for all kinds (weight, first moment, ...).
+ * The number depends on the name of the tensor, the kind, the index of the element and `salt`, but
+ * not on the strategy of the job. */
 static inline void
 paper_fill (weft_state *state, uint32_t salt)
 {

@@ -353,9 +353,9 @@ interleaved_seconds (const char *const *overlap)
 }
 
 /* Overlap of data parallel communication in an interleaved pipeline saves time only if all stages
- * communicate at once ("aligned"). Reductions that each stage launches on its own delay the last
- * microbatch, and all-gathers the first one: both are slower than no overlap. gathers-ahead = 1
- * avoids nine tenths of the delay by all-gathers. The search tries only aligned strategies. */
+ * communicate at once ("aligned"). Otherwise reductions delay the last microbatch, all-gathers
+ * delay the first microbatch, and a step gets slower. gathers-ahead = 1 avoids nine tenths of the
+ * delay by all-gathers. Unless gradients are sharded, the search tries only aligned overlap. */
 static void
 overlap_of_a_pipeline_is_aligned (void **state)
 {

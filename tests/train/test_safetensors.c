@@ -1,5 +1,7 @@
-/* safetensors files: the bytes of the format, files that a reader must refuse, and that a path
- * always has a complete file or none. */
+/* Tests of reading and writing safetensors files. The reader must read every valid file and refuse
+ * malformed files. The writer must write the bytes of the format. While the writer writes a file,
+ * and after the writer fails, the path of the file must hold the complete old file, or no file if
+ * there was none. */
 #include "train/safetensors.h"
 #include "core/base/error.h"
 #include "tests/runner/runner.h"
