@@ -1,4 +1,5 @@
 #include "cli/accuracy_picture.h"
+#include "cli/colours.h"
 #include <math.h>
 #include <string.h>
 
@@ -14,12 +15,6 @@ enum {
   WIDTH = LEFT + 2 * SIDE + GAP + 12
 };
 
-/* Colours that can be told apart on white and on black. Neighbours in this order differ most. */
-static const char *const colours[] = {
-  "#4477aa", "#ee6677", "#228833", "#ccbb44", "#66ccee", "#aa3377", "#ee7733", "#009988",
-  "#882255", "#999933", "#332288", "#cc6677", "#44aa99", "#ddaa33", "#7777dd", "#117733",
-  "#bb5566", "#0077bb", "#a0522d", "#e377c2", "#6b8e23", "#5f9ea0", "#b8860b", "#9370db",
-};
 #define APART_COLOUR "#bbbbbb"
 
 struct panel {
@@ -166,7 +161,7 @@ colour_of (const weft_errors *errors, const GPtrArray *sources, guint source)
 {
   return is_apart (errors, g_ptr_array_index (sources, source))
              ? APART_COLOUR
-             : colours[source % G_N_ELEMENTS (colours)];
+             : weft_cli_colour (source);
 }
 
 /* Draws the points of a source. A point is a line of length 0 with round ends. */

@@ -64,7 +64,7 @@ print_json (const weft_interop_result *result)
 static void
 note_counts (const weft_interop_result *result)
 {
-  unsigned n[G_N_ELEMENTS ("    ")] = { 0 };
+  unsigned n[WEFT_N_EXPORT_STATE] = { 0 };
 
   for (unsigned i = 0; i < result->lines->len; i++)
     n[((const struct weft_interop_line *) result->lines->pdata[i])->state]++;
@@ -134,8 +134,9 @@ weft_cli_export (int argc, char **argv)
   g_autoptr (GError) error = NULL;
   g_auto (weft_cli_input) input = { 0 };
   struct wishes wishes = { 0 };
+  g_autofree char *software = weft_target_names ("|");
   const struct weft_cli_flag flags[] = {
-    { "for", "SOFTWARE", "whose configuration: megatron-lm or torchtitan", NULL, &wishes.software },
+    { "for", software, "the software whose configuration is written", NULL, &wishes.software },
     { "output", "FILE", "write the configuration to FILE", NULL, &wishes.output },
     { "report", NULL,
       "print a line for every setting instead: mapped, default there, not expressible",

@@ -165,8 +165,9 @@ weft_cli_import (int argc, char **argv)
   g_autoptr (GError) error = NULL;
   g_auto (weft_cli_input) input = { 0 };
   struct wishes wishes = { 0 };
+  g_autofree char *software = weft_target_names ("|");
   const struct weft_cli_flag flags[] = {
-    { "from", "SOFTWARE", "whose file it is: megatron-lm or torchtitan", NULL, &wishes.software },
+    { "from", software, "the software whose configuration FILE is", NULL, &wishes.software },
     { "output", "FILE", "write the job to FILE", NULL, &wishes.output },
     { "report", NULL, "print a line for every key instead of the job", &wishes.report, NULL },
     { "partial", NULL,

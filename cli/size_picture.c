@@ -1,4 +1,5 @@
 #include "cli/size_picture.h"
+#include "cli/colours.h"
 #include "core/base/units.h"
 #include <math.h>
 
@@ -12,10 +13,6 @@ enum {
   LINE = 18,  /* height of one line of the key */
   WIDTH = LEFT + 2 * SIDE + GAP + 24
 };
-
-/* Colours that can be told apart on white and on black. */
-static const char *const colours[] = { "#4477aa", "#ee6677", "#228833", "#ccbb44",
-                                       "#66ccee", "#aa3377", "#ee7733", "#009988" };
 
 /* One axis of a panel; its scale is logarithmic. */
 struct axis {
@@ -176,7 +173,7 @@ draw_frame (const struct panel *p, const char *title)
 static const char *
 colour_of (unsigned topology)
 {
-  return colours[topology % G_N_ELEMENTS (colours)];
+  return weft_cli_colour (topology);
 }
 
 /* Draws a point with its number of GPUs as a label. Points of the Pareto front are larger. */

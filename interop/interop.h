@@ -15,7 +15,7 @@
   X (WEFT_EXPORT_DEFAULT, "default", "the software does this without a key")                       \
   X (WEFT_EXPORT_OWN, "own", "a setting of Weft that is no part of a run, or has no effect")       \
   X (WEFT_EXPORT_NOT, "not expressible", "the software has no key for this value")
-enum weft_export_state { WEFT_EXPORT_STATE_LIST (WEFT_WORD_ID) };
+enum weft_export_state { WEFT_EXPORT_STATE_LIST (WEFT_WORD_ID) WEFT_N_EXPORT_STATE };
 extern const char *const weft_export_state_words[];
 
 #define WEFT_IMPORT_STATE_LIST(X)                                                                  \

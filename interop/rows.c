@@ -178,21 +178,29 @@ target_at (const void *targets, unsigned i)
   return ((const struct weft_target *const *) targets)[i]->name;
 }
 
+char *
+weft_target_names (const char *between)
+{
+  GString *names = g_string_new (NULL);
+
+  for (unsigned n = 0; weft_targets[n]; n++)
+    g_string_append_printf (names, "%s%s", n ? between : "", weft_targets[n]->name);
+  return g_string_free (names, FALSE);
+}
+
 const struct weft_target *
 weft_target_find (const char *name, GError **error)
 {
-  g_autoptr (GString) names = g_string_new (NULL);
+  g_autofree char *names = weft_target_names (", ");
   unsigned n = 0;
 
-  for (; weft_targets[n]; n++) {
+  for (; weft_targets[n]; n++)
     if (weft_same_name (weft_targets[n]->name, name))
       return weft_targets[n];
-    g_string_append_printf (names, "%s%s", n ? ", " : "", weft_targets[n]->name);
-  }
   const char *near = weft_suggest (name, target_at, weft_targets, n);
   if (near)
     weft_bad_input (error, "unknown software \"%s\"; did you mean %s?", name, near);
   else
-    weft_bad_input (error, "unknown software \"%s\"; known are %s", name, names->str);
+    weft_bad_input (error, "unknown software \"%s\"; known are %s", name, names);
   return NULL;
 }

@@ -98,19 +98,21 @@ static void
 add_to_series (struct fit *f, const struct row *row)
 {
   double gpus = number_in (f, row->index, WEFT_COLUMN_num_gpus);
-  char *series = series_of (f, row->index);
+  g_autofree char *series = series_of (f, row->index);
   gpointer known;
 
-  if (f->options->thin && isnan (row->measured_bytes) &&
-      g_hash_table_lookup_extended (f->series, series, NULL, &known)) {
-    struct row *smallest = row_at (f, GPOINTER_TO_UINT (known));
-    if (gpus < number_in (f, smallest->index, WEFT_COLUMN_num_gpus))
-      *smallest = *row;
-    g_free (series);
+  if (!f->options->thin || !isnan (row->measured_bytes)) {
+    g_array_append_val (f->row, *row);
     return;
   }
-  g_hash_table_replace (f->series, series, GUINT_TO_POINTER (f->row->len));
-  g_array_append_val (f->row, *row);
+  if (!g_hash_table_lookup_extended (f->series, series, NULL, &known)) {
+    g_hash_table_insert (f->series, g_steal_pointer (&series), GUINT_TO_POINTER (f->row->len));
+    g_array_append_val (f->row, *row);
+    return;
+  }
+  struct row *smallest = row_at (f, GPOINTER_TO_UINT (known));
+  if (gpus < number_in (f, smallest->index, WEFT_COLUMN_num_gpus))
+    *smallest = *row;
 }
 
 /* Adds a row of tier A or B whose job obeys the rules and whose time or memory was measured. */

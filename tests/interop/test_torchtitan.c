@@ -1,52 +1,31 @@
 /* Job configurations of torchtitan: what they mean, and what is refused. */
 #include "core/base/error.h"
-#include "interop/interop.h"
 #include "interop/torchtitan.h"
+#include "tests/made/imports.h"
 #include "tests/made/random_job.h"
 #include "tests/runner/runner.h"
 #include <string.h>
 
 #define MODEL "[model]\nname = \"qwen3\"\nflavor = \"8B\"\n"
 
-/* The text of a setting after an import on 32 GPUs. The caller frees it. */
+static const struct weft_test_import how = { &weft_torchtitan, "job.toml", 32, MODEL };
+
 static char *
 imported (const char *text, const char *setting)
 {
-  g_autoptr (GError) error = NULL;
-  g_autoptr (weft_interop_result) in =
-      weft_import (&weft_torchtitan, text, "job.toml", 32, FALSE, &error);
-  g_auto (GStrv) defaults = weft_texts_defaults ();
-
-  if (!in)
-    fail_msg ("%s: %s", text, error->message);
-  for (unsigned i = 0; i < weft_settings_count (in->settings); i++)
-    if (strcmp (weft_settings_at (in->settings, i)->key, setting) == 0)
-      return g_strdup (weft_settings_at (in->settings, i)->value);
-  return weft_texts_find (setting) < 0 ? NULL : g_strdup (defaults[weft_texts_find (setting)]);
+  return weft_test_imported (&how, text, setting);
 }
 
 static void
 assert_means (const char *text, const char *setting, const char *value)
 {
-  g_autofree char *whole = g_strconcat (MODEL, text, NULL);
-  g_autofree char *found = imported (whole, setting);
-
-  if (g_strcmp0 (found, value) != 0)
-    fail_msg ("%s: %s is %s, wanted %s", text, setting, found, value);
+  weft_test_means (&how, text, setting, value);
 }
 
 static void
 assert_refused (const char *text, const char *part)
 {
-  g_autoptr (GError) error = NULL;
-  g_autoptr (weft_interop_result) in =
-      weft_import (&weft_torchtitan, text, "job.toml", 0, FALSE, &error);
-
-  if (in)
-    fail_msg ("%s: accepted, wanted \"%s\"", text, part);
-  assert_int_equal (weft_error_exit_status (error), 2);
-  if (!strstr (error->message, part))
-    fail_msg ("%s: %s; wanted \"%s\"", text, error->message, part);
+  weft_test_import_refused (&how, text, part);
 }
 
 static void
