@@ -407,8 +407,8 @@ a_fit_finds_the_constant_that_made_the_measurements (void **state)
   near_to (fit->time[WEFT_FIT_LEFT_OUT], fit->time[WEFT_FIT_PRIOR], 0.01);
 }
 
-/* The first three rows are a series. The row with 16 GPUs is left out, but not the row with 32 GPUs,
- * whose memory was measured. The last row has another width. */
+/* The first three rows are a series. The row with 16 GPUs is left out, but not the row with 32
+ * GPUs, whose memory was measured. The last row has another width. */
 static void
 a_thin_fit_takes_the_smallest_run_of_a_series (void **state)
 {
