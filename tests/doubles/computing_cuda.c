@@ -177,26 +177,6 @@ run_host (computing_cuda *d, const struct computing_item *item)
   item->run (item->data);
 }
 
-/* Makes the memory of a copy accessible, or inaccessible again. A fill has no source. */
-static void
-let_copy (computing_cuda *d, const struct computing_item *item, gboolean touch)
-{
-  computing_let_pages (d, item->copy.to, item->copy.bytes, touch);
-  if (item->kind == COMPUTING_COPY)
-    computing_let_pages (d, item->copy.from, item->copy.bytes, touch);
-}
-
-static void
-run_copy (computing_cuda *d, const struct computing_item *item)
-{
-  let_copy (d, item, TRUE);
-  if (item->kind == COMPUTING_COPY)
-    memcpy (item->copy.to, item->copy.from, item->copy.bytes);
-  else
-    memset (item->copy.to, (int) item->value, item->copy.bytes);
-  let_copy (d, item, FALSE);
-}
-
 static void
 run_record (computing_cuda *d, const struct computing_item *item)
 {
@@ -213,7 +193,7 @@ run_item (computing_cuda *d, const struct computing_item *item)
     break;
   case COMPUTING_COPY:
   case COMPUTING_FILL:
-    run_copy (d, item);
+    computing_copy (d, item);
     break;
   case COMPUTING_KERNEL:
     run_kernels (d, item);

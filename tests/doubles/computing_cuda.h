@@ -132,6 +132,16 @@ void computing_close_region (computing_cuda *d);
 /* touch TRUE: makes all device memory accessible to the host; FALSE: makes it inaccessible. */
 void computing_let_host (computing_cuda *d, gboolean touch);
 
+/* Runs a copy or a fill. Only the pages of its operands are accessible meanwhile, unless all device
+ * memory is. */
+void computing_copy (computing_cuda *d, const struct computing_item *item);
+
+/* Unmaps the region of device memory. */
+void computing_close_region (computing_cuda *d);
+
+/* touch TRUE: makes all device memory accessible to the host; FALSE: makes it inaccessible. */
+void computing_let_host (computing_cuda *d, gboolean touch);
+
 /* The same for the pages of `bytes` bytes at `at`. Has no effect on host memory, and while all
  * device memory is accessible. */
 void computing_let_pages (computing_cuda *d, const void *at, uint64_t bytes, gboolean touch);

@@ -16,7 +16,7 @@
 /* device memory begins at a multiple of this, like memory from cudaMalloc() */
 #define ALIGNMENT 256u
 #define REGION (UINT64_C (64) << 30) /* addresses for all device memory */
-#define MOST_FILLED (1u << 20) /* Larger memory, such as scratch, is not filled with NaN. */
+#define MOST_FILLED (1u << 20)       /* Larger memory, such as scratch, is not filled with NaN. */
 
 static const struct computing_arena *
 arena (const computing_cuda *d, uint32_t i)
@@ -53,15 +53,36 @@ computing_let_host (computing_cuda *d, gboolean touch)
   d->open = touch;
 }
 
-void
-computing_let_pages (computing_cuda *d, const void *at, uint64_t bytes, gboolean touch)
+/* The same for the pages of `bytes` bytes at `at`. Has no effect on host memory, and while all
+ * device memory is accessible. */
+static void
+let_pages (computing_cuda *d, const void *at, uint64_t bytes, gboolean touch)
 {
   uint64_t from = (uint64_t) ((const uint8_t *) at - d->region) / PAGE * PAGE,
            end = (uint64_t) ((const uint8_t *) at - d->region) + bytes;
 
   if (!d->open && (const uint8_t *) at >= d->region && end <= d->used && bytes)
-    g_assert (mprotect (d->region + from, end - from,
-                        touch ? PROT_READ | PROT_WRITE : PROT_NONE) == 0);
+    g_assert (mprotect (d->region + from, end - from, touch ? PROT_READ | PROT_WRITE : PROT_NONE) ==
+              0);
+}
+
+static void
+let_copy (computing_cuda *d, const struct computing_item *item, gboolean touch)
+{
+  let_pages (d, item->copy.to, item->copy.bytes, touch);
+  if (item->kind == COMPUTING_COPY)
+    let_pages (d, item->copy.from, item->copy.bytes, touch);
+}
+
+void
+computing_copy (computing_cuda *d, const struct computing_item *item)
+{
+  let_copy (d, item, TRUE);
+  if (item->kind == COMPUTING_COPY)
+    memcpy (item->copy.to, item->copy.from, item->copy.bytes);
+  else
+    memset (item->copy.to, (int) item->value, item->copy.bytes);
+  let_copy (d, item, FALSE);
 }
 
 /* Maps pages at the end of the used part of the region. */
