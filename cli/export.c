@@ -21,8 +21,8 @@ print_line (const struct weft_interop_line *line, int columns)
 static void
 print_report (const weft_interop_result *result)
 {
-  static const int order[] = { WEFT_EXPORT_NOT, WEFT_EXPORT_MAPPED, WEFT_EXPORT_DEFAULT,
-                               WEFT_EXPORT_OWN };
+  static const int order[] = { WEFT_EXPORT_NOT, WEFT_EXPORT_MAPPED, WEFT_EXPORT_ELSEWHERE,
+                               WEFT_EXPORT_DEFAULT, WEFT_EXPORT_OWN };
 
   printf ("%s\n\n", result->target->release);
   for (unsigned s = 0; s < G_N_ELEMENTS (order); s++)
@@ -43,6 +43,8 @@ print_json (const weft_interop_result *result)
   weft_json_text (b, "for", result->target->name);
   weft_json_text (b, "release", result->target->release);
   weft_json_text (b, "text", result->text);
+  if (result->launch)
+    weft_json_text (b, "launch", result->launch);
   weft_json_array (b, "settings");
   for (unsigned i = 0; i < result->lines->len; i++) {
     const struct weft_interop_line *line = result->lines->pdata[i];
@@ -73,6 +75,19 @@ note_counts (const weft_interop_result *result)
            "--report lists them\n",
            result->target->release, n[WEFT_EXPORT_MAPPED], n[WEFT_EXPORT_DEFAULT],
            n[WEFT_EXPORT_NOT]);
+}
+
+/* Prints on stderr what the configuration does not contain: the command that starts a run, and
+ * settings of the training program. */
+static void
+note_outside (const weft_interop_result *result)
+{
+  g_autofree char *elsewhere = weft_export_elsewhere (result);
+
+  if (result->launch)
+    fprintf (stderr, "weft: note: start: %s\n", result->launch);
+  if (elsewhere)
+    fprintf (stderr, "weft: note: the training program must set: %s\n", elsewhere);
 }
 
 /* Refuses an export that leaves settings out. If `partial` is set, prints a note instead. */
@@ -108,8 +123,10 @@ show (const weft_interop_result *result, const struct wishes *wishes, GError **e
     print_report (result);
   else if (!wishes->output)
     fputs (result->text, stdout);
-  if (!wishes->json && !wishes->report)
+  if (!wishes->json && !wishes->report) {
     note_counts (result);
+    note_outside (result);
+  }
   return TRUE;
 }
 

@@ -148,8 +148,13 @@ run (weft_cli_input *input, const struct wishes *wishes, GError **error)
   g_autofree char *text = target ? weft_file_read (name, MOST_BYTES, &length, error) : NULL;
   if (!text || !weft_file_check_text (text, length, name, error))
     return FALSE;
-  g_autoptr (weft_interop_result) result =
-      weft_import (target, text, name, gpus_of (input->settings), wishes->partial, error);
+  if (target->model && !weft_settings_touch (input->settings, "model"))
+    return weft_bad_input (error,
+                           "%s: a configuration of %s does not contain the model; give --model",
+                           name, target->release);
+  struct weft_import_options options = { gpus_of (input->settings), input->settings,
+                                         wishes->partial };
+  g_autoptr (weft_interop_result) result = weft_import (target, text, name, &options, error);
   if (!result || !is_complete (result, input->settings, name, error))
     return FALSE;
   weft_settings_take (result->settings, input->settings);
