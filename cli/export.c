@@ -1,8 +1,8 @@
 #include "cli/ask.h"
 #include "cli/cli.h"
+#include "cli/software.h"
 #include "core/base/error.h"
 #include "core/base/json.h"
-#include "interop/interop.h"
 #include <stdio.h>
 
 static void
@@ -61,52 +61,6 @@ print_json (const weft_interop_result *result)
   weft_cli_print_json (b);
 }
 
-/* Prints on stderr how many settings the file has: "17 settings are keys, 290 are defaults
- * there". */
-static void
-note_counts (const weft_interop_result *result)
-{
-  unsigned n[WEFT_N_EXPORT_STATE] = { 0 };
-
-  for (unsigned i = 0; i < result->lines->len; i++)
-    n[((const struct weft_interop_line *) result->lines->pdata[i])->state]++;
-  fprintf (stderr,
-           "weft: note: %s: %u settings mapped, %u at the default there, %u not expressible; "
-           "--report lists them\n",
-           result->target->release, n[WEFT_EXPORT_MAPPED], n[WEFT_EXPORT_DEFAULT],
-           n[WEFT_EXPORT_NOT]);
-}
-
-/* Prints on stderr what the configuration does not contain: the command that starts a run, and
- * settings of the training program. */
-static void
-note_outside (const weft_interop_result *result)
-{
-  g_autofree char *elsewhere = weft_export_elsewhere (result);
-
-  if (result->launch)
-    fprintf (stderr, "weft: note: start: %s\n", result->launch);
-  if (elsewhere)
-    fprintf (stderr, "weft: note: the training program must set: %s\n", elsewhere);
-}
-
-/* Refuses an export that leaves settings out. If `partial` is set, prints a note instead. */
-static gboolean
-is_whole (const weft_interop_result *result, gboolean partial, GError **error)
-{
-  g_autofree char *left_out = weft_export_left_out (result);
-
-  if (!left_out)
-    return TRUE;
-  if (partial) {
-    fprintf (stderr, "weft: note: left out: %s\n", left_out);
-    return TRUE;
-  }
-  g_set_error (error, WEFT_ERROR, WEFT_ERROR_NO, "%s cannot express: %s (--partial leaves it out)",
-               result->target->release, left_out);
-  return FALSE;
-}
-
 struct wishes {
   const char *software, *output;
   gboolean report, partial, json;
@@ -123,10 +77,8 @@ show (const weft_interop_result *result, const struct wishes *wishes, GError **e
     print_report (result);
   else if (!wishes->output)
     fputs (result->text, stdout);
-  if (!wishes->json && !wishes->report) {
-    note_counts (result);
-    note_outside (result);
-  }
+  if (!wishes->json && !wishes->report)
+    weft_cli_software_note_written (result);
   return TRUE;
 }
 
@@ -141,7 +93,9 @@ run (const weft_cli_input *input, const struct wishes *wishes, GError **error)
   if (!target || !weft_cli_job (input, job, error))
     return FALSE;
   g_autoptr (weft_interop_result) result = weft_export (target, job, error);
-  return result && (wishes->report || wishes->json || is_whole (result, wishes->partial, error)) &&
+  return result &&
+         (wishes->report || wishes->json ||
+          weft_cli_software_is_whole (result, wishes->partial, error)) &&
          show (result, wishes, error);
 }
 

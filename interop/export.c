@@ -213,11 +213,28 @@ add_line (struct writer *w, weft_interop_result *result, const weft_reading *bac
       weft_interop_line_add (result, field->name, value, w->theirs[setting], state);
   if (own || elsewhere)
     line->why = g_strdup (own ? own : elsewhere);
-  if (!same)
+  if (!same) {
     line->there = g_strdup (there);
+    line->instead = there ? g_strdup_printf ("%s=%s", field->name, there) : NULL;
+  }
   if (state == WEFT_EXPORT_NOT)
     line->why = g_strdup_printf ("%s there", there ? there : "needs a key");
   result->n_not += state == WEFT_EXPORT_NOT;
+}
+
+/* The setting that ends a combination which the software refuses: the opposite of the last pair of
+ * the row. NULL: no value is the opposite. The caller frees the text. */
+static char *
+opposite (const struct weft_pairs *pairs)
+{
+  const struct weft_pair *last = &pairs->at[pairs->n - 1];
+  const char *name = weft_texts_field (last->setting, NULL)->name;
+
+  if (!last->equal)
+    return g_strdup_printf ("%s=%s", name, last->value);
+  if (strcmp (last->value, "true") == 0 || strcmp (last->value, "false") == 0)
+    return g_strdup_printf ("%s=%s", name, *last->value == 't' ? "false" : "true");
+  return NULL;
 }
 
 /* Combinations that the software refuses. */
@@ -233,6 +250,7 @@ add_refusals (struct writer *w, weft_interop_result *result)
     struct weft_interop_line *line =
         weft_interop_line_add (result, meaning->row->when, NULL, NULL, WEFT_EXPORT_NOT);
     line->why = g_strdup (meaning->row->doc);
+    line->instead = opposite (&meaning->when);
     result->n_not++;
   }
 }

@@ -35,6 +35,9 @@ struct weft_interop_line {
   int state;          /* of the list of the direction */
   char *why;          /* NULL: the state says all */
   char *there;        /* export, not expressible: the value that the software has instead */
+  /* export, not expressible: a setting as NAME=VALUE that the software can express instead; NULL:
+   * not known */
+  char *instead;
 };
 
 struct weft_interop_result {

@@ -16,6 +16,7 @@ free_line (gpointer data)
   g_free (line->value);
   g_free (line->why);
   g_free (line->there);
+  g_free (line->instead);
   g_free (line);
 }
 

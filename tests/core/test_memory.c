@@ -833,6 +833,45 @@ pieces_never_share_bytes_while_in_use (void **state)
   assert_int_equal (size, top);
 }
 
+/* Whether a piece at offset `at` overlaps no other placed piece that is in use at the same time. */
+static gboolean
+is_free (const struct weft_fit_piece *piece, int n, int asks, uint64_t at)
+{
+  const struct weft_fit_piece *p = &piece[asks];
+
+  for (int i = 0; i < n; i++) {
+    const struct weft_fit_piece *q = &piece[i];
+    gboolean earlier = q->bytes > p->bytes || (q->bytes == p->bytes && q->first < p->first) ||
+                       (q->bytes == p->bytes && q->first == p->first && i < asks);
+    if (earlier && q->first < p->end && p->first < q->end && q->offset < at + p->bytes &&
+        at < q->offset + q->bytes)
+      return FALSE;
+  }
+  return TRUE;
+}
+
+/* 400 pieces of random size and lifetime, from one op to most of 700 ops: each piece has the lowest
+ * offset that the pieces placed before it leave free. */
+static void
+every_piece_has_the_lowest_free_offset (void **state)
+{
+  g_autoptr (GRand) rand = g_rand_new_with_seed (7);
+  struct weft_fit_piece piece[400];
+
+  (void) state;
+  for (int i = 0; i < 400; i++) {
+    uint32_t first = (uint32_t) g_rand_int_range (rand, 0, 700), most = i % 4 ? 20 : 700;
+    piece[i] = (struct weft_fit_piece){ .bytes = (uint64_t) g_rand_int_range (rand, 1, 7),
+                                        .first = first,
+                                        .end = first + (uint32_t) g_rand_int_range (rand, 1, most) };
+    piece[i].end = MIN (piece[i].end, 700);
+  }
+  weft_fit (piece, 400, 700, G_MAXUINT64);
+  for (int i = 0; i < 400; i++)
+    for (uint64_t at = 0; at <= piece[i].offset; at++)
+      assert_int_equal (is_free (piece, 400, i, at), at == piece[i].offset);
+}
+
 static void
 pieces_of_one_size_leave_no_gap (void **state)
 {
@@ -865,6 +904,7 @@ static const struct CMUnitTest tests[] = {
   cmocka_unit_test (a_layer_keeps_what_the_formula_says),
   cmocka_unit_test (full_recompute_keeps_the_input_of_a_block),
   cmocka_unit_test (pieces_never_share_bytes_while_in_use),
+  cmocka_unit_test (every_piece_has_the_lowest_free_offset),
   cmocka_unit_test (pieces_of_one_size_leave_no_gap),
   cmocka_unit_test (a_stage_holds_as_many_microbatches_as_its_schedule_says),
 };
