@@ -21,8 +21,8 @@ print_line (const struct weft_interop_line *line, int columns)
 static void
 print_report (const weft_interop_result *result)
 {
-  static const int order[] = { WEFT_EXPORT_NOT, WEFT_EXPORT_MAPPED, WEFT_EXPORT_DEFAULT,
-                               WEFT_EXPORT_OWN };
+  static const int order[] = { WEFT_EXPORT_NOT, WEFT_EXPORT_MAPPED, WEFT_EXPORT_ELSEWHERE,
+                               WEFT_EXPORT_DEFAULT, WEFT_EXPORT_OWN };
 
   printf ("%s\n\n", result->target->release);
   for (unsigned s = 0; s < G_N_ELEMENTS (order); s++)
@@ -43,6 +43,8 @@ print_json (const weft_interop_result *result)
   weft_json_text (b, "for", result->target->name);
   weft_json_text (b, "release", result->target->release);
   weft_json_text (b, "text", result->text);
+  if (result->launch)
+    weft_json_text (b, "launch", result->launch);
   weft_json_array (b, "settings");
   for (unsigned i = 0; i < result->lines->len; i++) {
     const struct weft_interop_line *line = result->lines->pdata[i];

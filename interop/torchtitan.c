@@ -166,16 +166,6 @@ weft_titan_positions (const weft_reading *reading)
 
 /* ----------------------------------------------------------------------------------- batch */
 
-/* Replicas of the pipeline, or 0 if the number of GPUs is not known. */
-static gint64
-replicas_of (const weft_reading *reading)
-{
-  gint64 model = weft_reading_int (reading, "tensor_model_parallel_size") *
-                 weft_reading_int (reading, "pipeline_model_parallel_size") *
-                 weft_reading_int (reading, "context_parallel_size");
-  return model > 0 ? weft_reading_gpus (reading) / model : 0;
-}
-
 static gboolean
 local_in (weft_reading *reading, const char *value, GError **error)
 {
@@ -193,7 +183,7 @@ local_out (const weft_reading *reading)
 static gboolean
 pipeline_batch_in (weft_reading *reading, const char *value, GError **error)
 {
-  gint64 replicas = replicas_of (reading);
+  gint64 replicas = weft_reading_replicas (reading);
 
   if (replicas < 1)
     return weft_bad_input (error, "with pipeline stages the batch depends on the number of GPUs; "
@@ -205,7 +195,8 @@ pipeline_batch_in (weft_reading *reading, const char *value, GError **error)
 static char *
 pipeline_batch_out (const weft_reading *reading)
 {
-  gint64 replicas = replicas_of (reading), global = weft_reading_int (reading, "global_batch_size");
+  gint64 replicas = weft_reading_replicas (reading),
+         global = weft_reading_int (reading, "global_batch_size");
   return replicas > 0 && global % replicas == 0 ? print_int (global / replicas) : NULL;
 }
 
@@ -213,7 +204,7 @@ pipeline_batch_out (const weft_reading *reading)
 static char *
 weft_titan_global (const weft_reading *reading)
 {
-  gint64 replicas = replicas_of (reading);
+  gint64 replicas = weft_reading_replicas (reading);
   return replicas > 0 ? print_int (8 * replicas) : NULL;
 }
 
@@ -223,7 +214,8 @@ static gboolean
 global_in (weft_reading *reading, const char *value, GError **error)
 {
   gint64 global = g_ascii_strtoll (value, NULL, 10);
-  gint64 step = int_of_key (reading, "training.local_batch_size", 8) * replicas_of (reading);
+  gint64 step =
+      int_of_key (reading, "training.local_batch_size", 8) * weft_reading_replicas (reading);
 
   if (global < 0)
     return TRUE;

@@ -3,9 +3,11 @@
 
     git show core_v0.13.0:megatron/training/arguments.py | extract.py argparse > megatron_lm.def
     git show v0.2.2:torchtitan/config/job_config.py | extract.py JobConfig > torchtitan.def
+    git show v0.18.3:FILE ... | extract.py deepspeed > deepspeed.def
 
-The argument is `argparse`, for calls of add_argument(), or the name of a dataclass, whose members
-are dataclasses of the same file.
+The argument is `argparse`, for calls of add_argument(); `deepspeed`, for the files that the head of
+deepspeed.def names, one after the other; or the name of a dataclass, whose members are dataclasses
+of the same file.
 
 The source is parsed and not executed: neither the software nor its dependencies are needed.
 """
@@ -111,10 +113,130 @@ def print_members(classes, name, prefix):
                           quoted(" ".join(choices))])
 
 
+# ------------------------------------------------------------------------------------- DeepSpeed
+
+# Sections whose members are the fields of a pydantic class.
+SECTIONS = {"zero_optimization": "DeepSpeedZeroConfig", "bf16": "DeepSpeedBF16Config",
+            "fp16": "DeepSpeedFP16Config", "tensor_parallel": "TPTrainingConfig",
+            "compile": "CompileConfig"}
+
+# Sections whose members are a dictionary of defaults.
+DICTIONARIES = {"activation_checkpointing": "ACT_CHKPT_DEFAULT", "pipeline": "default_pipeline"}
+
+# Sections that config.py passes on to other files as a whole.
+OPEN = ["optimizer.params", "scheduler.params", "amp", "aio", "autotuning", "checkpoint",
+        "comms_logger", "compression_training", "csv_monitor", "comet", "curriculum_learning",
+        "data_efficiency", "datastates_ckpt", "eigenvalue", "elasticity", "flops_profiler",
+        "hybrid_engine", "nebula", "progressive_layer_drop", "quantize_training",
+        "sparse_attention", "tensorboard", "timers", "wandb", "weight_quantization",
+        "zero_optimization.zenflow", "zero_optimization.zeropp_loco_param"]
+
+
+def constant_of(node, constants):
+    """The value of a constant, of pp_int(5e8), and of pydantic's Field(5, ge=0)."""
+    if isinstance(node, ast.Name):
+        return constants.get(node.id)
+    if isinstance(node, ast.Call) and node.args:
+        value = constant_of(node.args[0], constants)
+        return int(value) if getattr(node.func, "id", "") == "pp_int" and value else value
+    return sys.maxsize if ast.unparse(node) == "sys.maxsize" else literal(node)
+
+
+def constants_of(tree):
+    found = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
+            found[node.targets[0].id] = constant_of(node.value, found)
+    return found
+
+
+def kind_of(value):
+    for kind, word in ((bool, "BOOL"), (int, "INT"), (float, "REAL")):
+        if isinstance(value, kind):
+            return word
+    return "TEXT"
+
+
+def print_key(key, kind, default, many=False, dest=None, choices=()):
+    print_row("ARG", [quoted(key), kind, "MANY" if many else "ONE", quoted(text_of(default)),
+                      quoted(dest or key), quoted(" ".join(choices))])
+
+
+def print_fields(classes, name, prefix, constants):
+    """The fields of a pydantic class; those with an alias have two names."""
+    for member in classes[name].body:
+        if not isinstance(member, ast.AnnAssign):
+            continue
+        names, choices = words_of(member.annotation)
+        alias = next((k.value.value for k in getattr(member.value, "keywords", [])
+                      if k.arg == "alias"), None)
+        inner = next((n for n in names if n in classes), None)
+        bases = [b.id for b in classes[inner].bases] if inner else []
+        if inner and "Enum" not in bases:
+            print_fields(classes, inner, prefix + (alias or member.target.id) + ".", constants)
+            continue
+        if inner:
+            values = [literal(a.value) for a in classes[inner].body if isinstance(a, ast.Assign)]
+            names, choices = bases, sorted({text_of(v) for v in values})
+        kind = next((KIND[n] for n in ("float", "bool", "int") if n in names), "TEXT")
+        default = constant_of(member.value, constants)
+        if isinstance(member.value, ast.Call) and not member.value.args:
+            default = default_of(member.value)
+        for key in [alias, member.target.id] if alias else [member.target.id]:
+            print_key(prefix + key, kind, default, "List" in names, prefix + (alias or key),
+                      choices)
+
+
+# Types of keys whose default is None (comments of constants.py).
+TYPES = {"train_batch_size": "INT", "train_micro_batch_size_per_gpu": "INT",
+         "gradient_accumulation_steps": "INT", "steps_per_print": "INT", "vocabulary_size": "INT"}
+
+
+def print_scalars(tree, constants):
+    """get_scalar_param (param_dict, KEY, DEFAULT): the keys outside of sections."""
+    for call in ast.walk(tree):
+        if not (isinstance(call, ast.Call) and getattr(call.func, "id", "") == "get_scalar_param"
+                and len(call.args) == 3 and getattr(call.args[0], "id", "") == "param_dict"):
+            continue
+        key, default = (constant_of(a, constants) for a in call.args[1:])
+        if key and key not in ("allgather_size", "comm_type"):
+            print_key(key, TYPES.get(key, kind_of(default)), default)
+
+
+def print_deepspeed(tree):
+    classes = {n.name: n for n in tree.body if isinstance(n, ast.ClassDef)}
+    constants = constants_of(tree)
+    print_scalars(tree, constants)
+    for key in ("communication_data_type", "seq_parallel_communication_data_type"):
+        print_key(key, "TEXT", None, choices=("fp16", "bf16", "fp32"))
+    print_key("vocabulary_size", "INT", None)
+    print_key("sequence_parallel_size", "INT", 1)
+    print_key("data_types.grad_accum_dtype", "TEXT", None, choices=("fp16", "bf16", "fp32"))
+    print_key("optimizer.type", "TEXT", None)
+    print_key("optimizer.legacy_fusion", "BOOL", False)
+    print_key("scheduler.type", "TEXT", None)
+    print_key("torch_autocast.enabled", "BOOL", False)
+    print_key("torch_autocast.dtype", "TEXT", None)
+    print_key("torch_autocast.lower_precision_safe_modules", "TEXT", None, True)
+    for section, name in DICTIONARIES.items():
+        dictionary = next(n.value for n in ast.walk(tree) if isinstance(n, ast.Assign)
+                          and getattr(n.targets[0], "id", "") == name)
+        for key, value in zip(dictionary.keys, dictionary.values):
+            default = constant_of(value, constants)
+            kind = "INT" if default is None else kind_of(default)
+            print_key(section + "." + constant_of(key, constants), kind, default)
+    for section, name in SECTIONS.items():
+        print_fields(classes, name, section + ".", constants)
+    for section in OPEN:
+        print_key(section + ".*", "TEXT", None)
+
+
 if __name__ == "__main__":
     source = ast.parse(sys.stdin.read())
     if sys.argv[1] == "argparse":
         print_arguments(source)
+    elif sys.argv[1] == "deepspeed":
+        print_deepspeed(source)
     else:
         print_members({n.name: n for n in source.body if isinstance(n, ast.ClassDef)},
                       sys.argv[1], "")
