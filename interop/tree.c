@@ -116,8 +116,9 @@ add_value (const GArray *values, unsigned i, const char *name, const struct weft
   int at = weft_schema_find (schema, path);
   const struct weft_key *key = at >= 0 ? &schema->key[at] : NULL;
   g_autofree char *word = plain (key, text->str);
-  if (key && strcmp (word, "none") == 0 && strcmp (key->def, "none") == 0)
-    return TRUE;
+  if (key && strcmp (word, "none") == 0 &&
+      (key->kind != WEFT_KEY_TEXT || strcmp (key->def, "none") == 0))
+    return TRUE; /* the default */
   return weft_keys_add (out, schema, target->prefix, path, word, where, error);
 }
 
