@@ -5,9 +5,10 @@
     git show v0.2.2:torchtitan/config/job_config.py | extract.py JobConfig > torchtitan.def
     git show v0.18.3:FILE ... | extract.py deepspeed > deepspeed.def
     git show v0.4.0:FILE ... | extract.py automodel > automodel.def
+    git show v1.12.0:FILE ... | extract.py accelerate > accelerate.def
 
-The argument is `argparse`, for calls of add_argument(); `deepspeed` or `automodel`, for the files
-that the head of their .def names, one after the other; or the name of a dataclass, whose members are dataclasses
+The argument is `argparse`, for calls of add_argument(); `deepspeed`, `automodel` or `accelerate`,
+for the files that the head of their .def names, one after the other; or the name of a dataclass, whose members are dataclasses
 of the same file.
 
 The source is parsed and not executed: neither the software nor its dependencies are needed.
@@ -298,6 +299,48 @@ def print_automodel(tree):
         print_key(section + ".*", "TEXT", None)
 
 
+# ------------------------------------------------------------------------------------ accelerate
+
+# Sections of a configuration, and how the arguments of `accelerate launch` that they give begin.
+LAUNCH = {"fsdp_config": ("fsdp_",), "megatron_lm_config": ("megatron_lm_",),
+          "parallelism_config": ("parallelism_config_",),
+          "deepspeed_config": ("deepspeed_", "zero_stage", "zero3_", "offload_", "gradient_"),
+          "dynamo_config": ("dynamo_",), "fp8_config": ("fp8_",)}
+
+# A section that a flag of its own reads: the launcher passes it on unchanged.
+LAUNCH_EXTRA = (("fsdp_config.fsdp_ignored_modules", "TEXT", None),)
+
+
+def print_accelerate(tree):
+    classes = {n.name: n for n in tree.body if isinstance(n, ast.ClassDef)}
+    for name in ("BaseConfig", "ClusterConfig"):
+        for member in classes[name].body:
+            if isinstance(member, ast.AnnAssign) and member.target.id not in (*LAUNCH, "ipex_config",
+                                                                              "mpirun_config"):
+                names, choices = words_of(member.annotation)
+                kind = next((KIND[n] for n in ("bool", "int") if n in names), "TEXT")
+                default = literal(member.value) if member.value else None
+                kind = "TEXT" if member.target.id == "downcast_bf16" else kind
+                print_key(member.target.id, kind, default, "list" in names, None, choices)
+    calls = [n for n in ast.walk(tree) if isinstance(n, ast.Call)
+             and getattr(n.func, "attr", "") == "add_argument"]
+    for call in sorted(calls, key=lambda n: n.lineno):
+        name = next((a for a in map(literal, call.args) if str(a).startswith("--")), "--")[2:]
+        section = next((s for s, begins in LAUNCH.items() if name.startswith(begins)), None)
+        given = {k.arg: k.value for k in call.keywords}
+        if not section:
+            continue
+        default = literal(given["default"]) if "default" in given else None
+        kind = KIND.get(ast.unparse(given["type"]) if "type" in given else "str", "TEXT")
+        if default in ("true", "false") or kind == "BOOL" or "action" in given:
+            kind, default = "BOOL", default or False
+        print_key(section + "." + name, kind, int(default) if kind == "INT" and default else default)
+    for key, kind, default in LAUNCH_EXTRA:
+        print_key(key, kind, default)
+    for section in ("ipex_config", "mpirun_config"):
+        print_key(section + ".*", "TEXT", None)
+
+
 if __name__ == "__main__":
     source = ast.parse(sys.stdin.read())
     if sys.argv[1] == "argparse":
@@ -306,6 +349,8 @@ if __name__ == "__main__":
         print_deepspeed(source)
     elif sys.argv[1] == "automodel":
         print_automodel(source)
+    elif sys.argv[1] == "accelerate":
+        print_accelerate(source)
     else:
         print_members({n.name: n for n in source.body if isinstance(n, ast.ClassDef)},
                       sys.argv[1], "")
