@@ -101,7 +101,7 @@ add_settings (weft_interop_result *result, const weft_reading *reading, const ch
   for (unsigned i = 0; i < weft_texts_count (); i++) {
     const struct weft_field *field = weft_texts_field (i, &section);
     const char *text = weft_reading_at (reading, i);
-    if (weft_reading_elsewhere (reading, i))
+    if (weft_reading_elsewhere (reading, i) && !weft_reading_is_said (reading, i))
       continue;
     if (!text)
       g_ptr_array_add (result->needed, (char *) field->name);

@@ -171,6 +171,12 @@ weft_reading_elsewhere (const weft_reading *reading, unsigned setting)
   return NULL;
 }
 
+gboolean
+weft_reading_is_said (const weft_reading *reading, unsigned setting)
+{
+  return reading->said[setting];
+}
+
 void
 weft_reading_share (weft_reading *reading, const weft_reading *from)
 {

@@ -88,6 +88,9 @@ void weft_reading_free (weft_reading *reading);
  * keys say it. */
 const char *weft_reading_elsewhere (const weft_reading *reading, unsigned setting);
 
+/* Whether a key or a flag has said a setting. */
+gboolean weft_reading_is_said (const weft_reading *reading, unsigned setting);
+
 /* Gives the reading the settings that no key says: those of another reading, or of flags. */
 void weft_reading_share (weft_reading *reading, const weft_reading *from);
 void weft_reading_take_flags (weft_reading *reading, const weft_settings *flags);

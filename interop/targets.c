@@ -1,10 +1,13 @@
 #include "interop/result.h"
+#include "interop/accelerate.h"
+#include "interop/automodel.h"
 #include "interop/deepspeed.h"
 #include "interop/megatron.h"
 #include "interop/torchtitan.h"
 
 const struct weft_target *const weft_targets[] = { &weft_megatron_lm, &weft_torchtitan,
-                                                   &weft_deepspeed, NULL };
+                                                   &weft_deepspeed,   &weft_automodel,
+                                                   &weft_accelerate,  NULL };
 
 const char *const weft_export_state_words[] = { WEFT_EXPORT_STATE_LIST (WEFT_WORD_TEXT) NULL };
 const char *const weft_import_state_words[] = { WEFT_IMPORT_STATE_LIST (WEFT_WORD_TEXT) NULL };

@@ -58,6 +58,18 @@ key_of (const struct weft_schema *schema, const char *path)
   return weft_schema_find (schema, open) >= 0 ? g_steal_pointer (&open) : g_strdup (path);
 }
 
+/* YAML 1.1 also has the words yes and no. The caller frees the text. */
+static char *
+plain_bool (const char *text)
+{
+  static const char *const yes[] = { "yes", "on", NULL }, *const no[] = { "no", "off", NULL };
+  g_autofree char *word = g_ascii_strdown (text, -1);
+
+  return g_strv_contains (yes, word)  ? g_strdup ("true")
+         : g_strv_contains (no, word) ? g_strdup ("false")
+                                      : g_steal_pointer (&word);
+}
+
 /* A value as the schema writes it: null is none, True is true, 5e8 is 500000000. The caller frees
  * it. */
 static char *
@@ -71,7 +83,7 @@ plain (const struct weft_key *key, const char *text)
   if (!key || key->many)
     return g_strdup (text);
   if (key->kind == WEFT_KEY_BOOL)
-    return g_ascii_strdown (text, -1);
+    return plain_bool (text);
   double number = g_ascii_strtod (text, &end);
   if (key->kind == WEFT_KEY_INT && *end == '\0' && strpbrk (text, ".eE") && fabs (number) < 1e18 &&
       number == floor (number))
@@ -96,6 +108,19 @@ join (const GArray *values, unsigned i, const char *list, GString *text)
   return i;
 }
 
+/* Whether a section of the schema is given without members: it says nothing. */
+static gboolean
+is_empty_section (const struct weft_schema *schema, const struct weft_yaml_value *value)
+{
+  g_autofree char *begin = g_strconcat (value->path, ".", NULL);
+  g_autofree char *word = plain (NULL, value->text);
+
+  for (unsigned i = 0; strcmp (word, "none") == 0 && i < schema->n; i++)
+    if (g_str_has_prefix (schema->key[i].name, begin))
+      return TRUE;
+  return FALSE;
+}
+
 /* Adds the key of the value `i`. *next receives the index after its last value. */
 static gboolean
 add_value (const GArray *values, unsigned i, const char *name, const struct weft_target *target,
@@ -108,6 +133,8 @@ add_value (const GArray *values, unsigned i, const char *name, const struct weft
   g_autofree char *list = NULL;
 
   *next = i + 1;
+  if (is_empty_section (schema, value))
+    return TRUE;
   if (is_item (schema, value->path, &list))
     *next = join (values, i, list, text);
   else
@@ -116,8 +143,9 @@ add_value (const GArray *values, unsigned i, const char *name, const struct weft
   int at = weft_schema_find (schema, path);
   const struct weft_key *key = at >= 0 ? &schema->key[at] : NULL;
   g_autofree char *word = plain (key, text->str);
-  if (key && strcmp (word, "none") == 0 && strcmp (key->def, "none") == 0)
-    return TRUE;
+  if (key && strcmp (word, "none") == 0 &&
+      (key->kind != WEFT_KEY_TEXT || strcmp (key->def, "none") == 0))
+    return TRUE; /* the default */
   return weft_keys_add (out, schema, target->prefix, path, word, where, error);
 }
 

@@ -10,8 +10,9 @@
 GArray *weft_json_values (const char *text, const char *name, GError **error);
 
 /* Adds the values of a tree (struct weft_yaml_value, as weft_yaml_values() returns them) as keys of
- * a target. Items of a list become one text, separated by commas; null becomes "none"; a path with
- * one of the prefixes `skipped` (closed by NULL; may be NULL) is left out. */
+ * a target. Items of a list become one text, separated by commas. A number that is null has its
+ * default, as if it were not given. A path with one of the prefixes `skipped` (closed by NULL; may
+ * be NULL) is left out. */
 gboolean weft_tree_keys (const GArray *values, const char *name, const struct weft_target *target,
                          const char *const *skipped, weft_keys_read *out, GError **error);
 

@@ -4,9 +4,11 @@
     git show core_v0.13.0:megatron/training/arguments.py | extract.py argparse > megatron_lm.def
     git show v0.2.2:torchtitan/config/job_config.py | extract.py JobConfig > torchtitan.def
     git show v0.18.3:FILE ... | extract.py deepspeed > deepspeed.def
+    git show v0.4.0:FILE ... | extract.py automodel > automodel.def
+    git show v1.12.0:FILE ... | extract.py accelerate > accelerate.def
 
-The argument is `argparse`, for calls of add_argument(); `deepspeed`, for the files that the head of
-deepspeed.def names, one after the other; or the name of a dataclass, whose members are dataclasses
+The argument is `argparse`, for calls of add_argument(); `deepspeed`, `automodel` or `accelerate`,
+for the files that the head of their .def names, one after the other; or the name of a dataclass, whose members are dataclasses
 of the same file.
 
 The source is parsed and not executed: neither the software nor its dependencies are needed.
@@ -231,12 +233,124 @@ def print_deepspeed(tree):
         print_key(section + ".*", "TEXT", None)
 
 
+# -------------------------------------------------------------------------------- NeMo Automodel
+
+# Classes of PyTorch that the recipe builds, with the types and defaults of their members.
+POLICIES = {"mp_policy": (("_target_", "TEXT", None), ("param_dtype", "TEXT", None),
+                          ("reduce_dtype", "TEXT", None), ("output_dtype", "TEXT", None),
+                          ("cast_forward_inputs", "BOOL", True)),
+            "offload_policy": (("_target_", "TEXT", None), ("pin_memory", "BOOL", True))}
+
+# Sections of a recipe that build classes of other files.
+RECIPE = ["recipe", "seed", "nvtx", "model._target_", "model.torch_dtype",
+          "model.attn_implementation", "model.backend.dispatcher", "optimizer._target_",
+          "optimizer.master_weights", "dataset.seq_len", "clip_grad_norm.max_norm",
+          "packed_sequence.packed_sequence_size"]
+RECIPE_TYPES = {"seed": ("INT", 42), "nvtx": ("BOOL", False), "dataset.seq_len": ("INT", None),
+                "clip_grad_norm.max_norm": ("REAL", 1.0), "optimizer.master_weights": ("BOOL", False),
+                "packed_sequence.packed_sequence_size": ("INT", 0)}
+RECIPE_OPEN = ["model", "model.backend", "optimizer", "dataset", "packed_sequence", "dist_env",
+               "rng", "checkpoint", "loss_fn", "dataloader", "validation_dataset",
+               "validation_dataloader", "lr_scheduler", "wandb", "mlflow", "tokenizer", "ci",
+               "benchmark", "logger", "slurm", "moe_metrics", "peft", "fp8", "quantization",
+               "qat", "compile", "neftune", "distributed.moe.mp_policy"]
+
+
+def print_automodel(tree):
+    classes = {n.name: n for n in tree.body if isinstance(n, ast.ClassDef)}
+    printed = set()
+
+    def field(prefix, member, name=None):
+        if not isinstance(member, ast.AnnAssign) or member.target.id in printed:
+            return
+        names, choices = words_of(member.annotation)
+        kind = next((KIND[n] for n in ("float", "bool", "int") if n in names), "TEXT")
+        printed.add(member.target.id)
+        print_key(prefix + member.target.id, kind, default_of(member.value), "List" in names,
+                  member.target.id if prefix == "distributed." else None, choices)
+
+    print_key("distributed.strategy", "TEXT", "fsdp2",
+              choices=("fsdp2", "megatron_fsdp", "ddp"))
+    for key, default in literal(next(
+            n.value for n in tree.body if isinstance(n, (ast.Assign, ast.AnnAssign))
+            and getattr(getattr(n, "target", None), "id", "") == "_PARALLELISM_DEFAULTS")).items():
+        print_key("distributed." + key, "INT", default, dest=key)
+    for name in ("FSDP2Config", "MegatronFSDPConfig", "DDPConfig"):
+        for member in classes[name].body:
+            field("distributed.", member)
+    for policy, members in POLICIES.items():
+        for key, kind, default in members:
+            print_key(f"distributed.{policy}.{key}", kind, default, dest=f"{policy}.{key}")
+    for section, name in (("pipeline", "PipelineConfig"), ("moe", "MoEParallelizerConfig")):
+        printed.clear()
+        for member in classes[name].body:
+            field(f"distributed.{section}.", member)
+    init = next(f for f in classes["StepScheduler"].body
+                if isinstance(f, ast.FunctionDef) and f.name == "__init__")
+    defaults = [None] * (len(init.args.args) - len(init.args.defaults)) + init.args.defaults
+    for arg, default in list(zip(init.args.args, defaults))[1:]:
+        if arg.arg not in ("dp_size", "dataloader"):
+            print_key("step_scheduler." + arg.arg, "INT", default and literal(default),
+                      dest="step_scheduler." + arg.arg)
+    for key in RECIPE:
+        kind, default = RECIPE_TYPES.get(key, ("TEXT", None))
+        print_key(key, kind, default)
+    for section in RECIPE_OPEN:
+        print_key(section + ".*", "TEXT", None)
+
+
+# ------------------------------------------------------------------------------------ accelerate
+
+# Sections of a configuration, and how the arguments of `accelerate launch` that they give begin.
+LAUNCH = {"fsdp_config": ("fsdp_",), "megatron_lm_config": ("megatron_lm_",),
+          "parallelism_config": ("parallelism_config_",),
+          "deepspeed_config": ("deepspeed_", "zero_stage", "zero3_", "offload_", "gradient_"),
+          "dynamo_config": ("dynamo_",), "fp8_config": ("fp8_",)}
+
+# A section that a flag of its own reads: the launcher passes it on unchanged.
+LAUNCH_EXTRA = (("fsdp_config.fsdp_ignored_modules", "TEXT", None),)
+
+
+def print_accelerate(tree):
+    classes = {n.name: n for n in tree.body if isinstance(n, ast.ClassDef)}
+    for name in ("BaseConfig", "ClusterConfig"):
+        for member in classes[name].body:
+            if isinstance(member, ast.AnnAssign) and member.target.id not in (*LAUNCH, "ipex_config",
+                                                                              "mpirun_config"):
+                names, choices = words_of(member.annotation)
+                kind = next((KIND[n] for n in ("bool", "int") if n in names), "TEXT")
+                default = literal(member.value) if member.value else None
+                kind = "TEXT" if member.target.id == "downcast_bf16" else kind
+                print_key(member.target.id, kind, default, "list" in names, None, choices)
+    calls = [n for n in ast.walk(tree) if isinstance(n, ast.Call)
+             and getattr(n.func, "attr", "") == "add_argument"]
+    for call in sorted(calls, key=lambda n: n.lineno):
+        name = next((a for a in map(literal, call.args) if str(a).startswith("--")), "--")[2:]
+        section = next((s for s, begins in LAUNCH.items() if name.startswith(begins)), None)
+        given = {k.arg: k.value for k in call.keywords}
+        if not section:
+            continue
+        default = literal(given["default"]) if "default" in given else None
+        kind = KIND.get(ast.unparse(given["type"]) if "type" in given else "str", "TEXT")
+        if default in ("true", "false") or kind == "BOOL" or "action" in given:
+            kind, default = "BOOL", default or False
+        print_key(section + "." + name, kind, int(default) if kind == "INT" and default else default)
+    for key, kind, default in LAUNCH_EXTRA:
+        print_key(key, kind, default)
+    for section in ("ipex_config", "mpirun_config"):
+        print_key(section + ".*", "TEXT", None)
+
+
 if __name__ == "__main__":
     source = ast.parse(sys.stdin.read())
     if sys.argv[1] == "argparse":
         print_arguments(source)
     elif sys.argv[1] == "deepspeed":
         print_deepspeed(source)
+    elif sys.argv[1] == "automodel":
+        print_automodel(source)
+    elif sys.argv[1] == "accelerate":
+        print_accelerate(source)
     else:
         print_members({n.name: n for n in source.body if isinstance(n, ast.ClassDef)},
                       sys.argv[1], "")
