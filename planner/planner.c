@@ -52,8 +52,8 @@ stops (struct searcher *s)
   return s->stopped;
 }
 
-/* Adds the number of plans that a trial has built, and stores the error of the first candidate whose
- * step cannot be captured as a CUDA graph. */
+/* Adds the number of plans that a trial has built, and stores the error of the first candidate
+ * whose step cannot be captured as a CUDA graph. */
 static void
 count_trial (struct searcher *s, struct weft_trial *t)
 {
@@ -222,8 +222,8 @@ sort (struct searcher *s)
   qsort (s->all, s->n, sizeof (struct weft_candidate), compare);
 }
 
-/* Makes a candidate with a simulated time a finalist. The candidate may turn out not to fit, although
- * its extrapolated memory fitted. */
+/* Makes a candidate with a simulated time a finalist. The candidate may turn out not to fit,
+ * although its extrapolated memory fitted. */
 static void
 accept (struct searcher *s, struct weft_candidate *c)
 {
