@@ -3,11 +3,18 @@
 #include "interop/automodel.h"
 #include "interop/deepspeed.h"
 #include "interop/megatron.h"
+#include "interop/megatron_core.h"
 #include "interop/torchtitan.h"
 
-const struct weft_target *const weft_targets[] = { &weft_megatron_lm, &weft_torchtitan,
-                                                   &weft_deepspeed,   &weft_automodel,
-                                                   &weft_accelerate,  NULL };
+const struct weft_target *const weft_targets[] = {
+  &weft_megatron_lm,
+  &weft_megatron_core,
+  &weft_torchtitan,
+  &weft_automodel,
+  &weft_deepspeed,
+  &weft_accelerate,
+  NULL,
+};
 
 const char *const weft_export_state_words[] = { WEFT_EXPORT_STATE_LIST (WEFT_WORD_TEXT) NULL };
 const char *const weft_import_state_words[] = { WEFT_IMPORT_STATE_LIST (WEFT_WORD_TEXT) NULL };

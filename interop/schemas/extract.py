@@ -6,9 +6,10 @@
     git show v0.18.3:FILE ... | extract.py deepspeed > deepspeed.def
     git show v0.4.0:FILE ... | extract.py automodel > automodel.def
     git show v1.12.0:FILE ... | extract.py accelerate > accelerate.def
+    git show core_v0.13.0:FILE ... | extract.py core > megatron_core.def
 
-The argument is `argparse`, for calls of add_argument(); `deepspeed`, `automodel` or `accelerate`,
-for the files that the head of their .def names, one after the other; or the name of a dataclass, whose members are dataclasses
+The argument is `argparse`, for calls of add_argument(); `deepspeed`, `automodel`, `accelerate` or
+`core`, for the files that the head of their .def names, one after the other; or the name of a dataclass, whose members are dataclasses
 of the same file.
 
 The source is parsed and not executed: neither the software nor its dependencies are needed.
@@ -341,6 +342,43 @@ def print_accelerate(tree):
         print_key(section + ".*", "TEXT", None)
 
 
+# ----------------------------------------------------------------------------------- Megatron-Core
+
+# Objects of a configuration, and the classes whose fields they have.
+OBJECTS = {"TransformerConfig": ("ModelParallelConfig", "TransformerConfig"),
+           "DistributedDataParallelConfig": ("DistributedDataParallelConfig",),
+           "OptimizerConfig": ("OptimizerConfig",)}
+
+# Arguments of GPTModel that are objects of the program.
+PARTS = ("self", "config", "transformer_layer_spec", "mtp_block_spec", "vp_stage", "pre_process",
+         "post_process")
+
+
+def core_key(name, annotation, default):
+    names, choices = words_of(annotation)
+    kind = next((KIND[n] for n in ("float", "bool", "int") if n in names), "TEXT")
+    kind = kind if "Union" not in names else "TEXT"
+    value = default_of(default) if default is not None else None
+    if default is not None and value is None and ast.unparse(default) in (
+            "AttnBackend.auto", "2 ** 32", "torch.float32"):
+        value = literal(default) or ast.unparse(default)
+    print_key(name, kind, value, "List" in names or "list" in names, name.split(".")[1], choices)
+
+
+def print_core(tree):
+    classes = {n.name: n for n in tree.body if isinstance(n, ast.ClassDef)}
+    for name, parts in OBJECTS.items():
+        for member in (m for part in parts for m in classes[part].body):
+            if isinstance(member, ast.AnnAssign):
+                core_key(name + "." + member.target.id, member.annotation, member.value)
+    init = next(m for m in classes["GPTModel"].body if getattr(m, "name", "") == "__init__")
+    args = init.args.args
+    for arg, default in zip(args, [None] * (len(args) - len(init.args.defaults))
+                            + init.args.defaults):
+        if arg.arg not in PARTS:
+            core_key("GPTModel." + arg.arg, arg.annotation, default)
+
+
 if __name__ == "__main__":
     source = ast.parse(sys.stdin.read())
     if sys.argv[1] == "argparse":
@@ -351,6 +389,8 @@ if __name__ == "__main__":
         print_automodel(source)
     elif sys.argv[1] == "accelerate":
         print_accelerate(source)
+    elif sys.argv[1] == "core":
+        print_core(source)
     else:
         print_members({n.name: n for n in source.body if isinstance(n, ast.ClassDef)},
                       sys.argv[1], "")

@@ -4,7 +4,7 @@
 #include "tests/runner/runner.h"
 #include <string.h>
 
-enum { N_JOB = 40, N_TARGET = 8 };
+enum { N_JOB = 30, N_TARGET = 8 };
 
 /* A model that software with named models has, in place of the drawn one. */
 static const char known_model[] =
