@@ -638,6 +638,7 @@ bounds_hold (const struct weft_job *job, const weft_search *all)
     struct weft_job one = weft_space_job (job, &c->choice);
     struct weft_bound bound = weft_bound_passes (cache, &one);
     bound.seconds = fmax (bound.seconds, weft_bound_schedule (cache, &one));
+    bound.seconds = fmax (bound.seconds, weft_bound_lanes (cache, &one));
     if (bound.seconds > c->clock || bound.bytes > (double) c->bytes) {
       g_autoptr (GString) text = g_string_new (NULL);
       weft_report_print_job (&one, text);
