@@ -187,8 +187,8 @@ is_quick (const struct weft_candidate *c)
   return c->known < WEFT_LANES;
 }
 
-/* Refines a candidate by one bound without the programs of its step: the bounds from its passes, its
- * schedule and its lanes. */
+/* Refines a candidate by one bound without the programs of its step: the bounds from its passes,
+ * its schedule and its lanes. */
 static void
 approach (struct searcher *s, struct weft_candidate *c)
 {

@@ -4,9 +4,9 @@
  * always refines the candidate with the lowest lower bound of step time, in these steps:
  *
  *   bound     Computes a lower bound of the step time: from FLOPs, then from the sum over layers,
- *             then from a replay of the schedule, then from the lanes (bound.h), then by the executor `clock` on a
- *             program without buffer addresses. A lower bound of bytes rules out most candidates
- *             that do not fit.
+ *             then from a replay of the schedule, then from the lanes of communication (bound.h),
+ *             then by the executor `clock` on a program without buffer addresses. A lower bound
+ *             of bytes rules out most candidates that do not fit.
  *   clock     Computes time with closed formulas, on the exact program and memory plan. The clock
  *             time never exceeds the simulated time, because `clock` has no contention.
  *   SimGrid   Simulates the `finalists` candidates with the lowest clock times, on proved plans.
