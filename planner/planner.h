@@ -50,7 +50,8 @@ struct weft_candidate {
   uint64_t bytes;
   /* seconds: lower bound by FLOPs, best lower bound so far, and clock time; 0 if not computed */
   double flops, bound, clock;
-  enum { WEFT_FLOPS, WEFT_PASSES, WEFT_SCHEDULE, WEFT_LANES, WEFT_PROGRAM } known; /* which bound `bound` is */
+  /* which bound `bound` is */
+  enum { WEFT_FLOPS, WEFT_PASSES, WEFT_SCHEDULE, WEFT_LANES, WEFT_PROGRAM } known;
   double seconds;      /* simulated step time, seconds */
   /* TRUE: no candidate fits in memory, and the `bytes` of this candidate were measured on its
    * plan */
