@@ -1,8 +1,8 @@
 #include "core/plan/fit.h"
 #include <string.h>
 
-/* Times are ops. A block is TIMES_OF_BLOCK consecutive times, and a leaf of a binary tree over time.
- * Every node of the tree stores ranges of addresses:
+/* Times are ops. A block is TIMES_OF_BLOCK consecutive times, and a leaf of a binary tree over
+ * time. Every node of the tree stores ranges of addresses:
  *
  *   any    addresses of pieces that are in use at some time of the node
  *   whole  addresses of pieces that are in use during the whole node, but not during the whole
@@ -10,12 +10,12 @@
  *   part   (leaves only) pieces that are in use during a part of the block
  *
  * The addresses that are taken at some time of [first, end) are `any` of the nodes that lie in this
- * interval, `whole` of the nodes above these, and the pieces of `part` at both ends of the interval.
- * Pieces lie close together, so the lists of ranges are short. */
+ * interval, `whole` of the nodes above these, and the pieces of `part` at both ends of the
+ * interval. Pieces lie close together, so the lists of ranges are short. */
 enum { TIMES_OF_BLOCK = 64 };
 
-/* Largest number of lists that a piece must avoid: at most four nodes on each of the 27 levels of the
- * tree. */
+/* Largest number of lists that a piece must avoid: at most four nodes on each of the 27 levels of
+ * the tree. */
 enum { MOST_LISTS = 4 * 27 };
 
 struct range {
@@ -89,8 +89,8 @@ n_later (const struct fit *f, const struct weft_fit_piece *p)
 }
 
 /* Whether at most `most` pairs of pieces belong together. A piece belongs together with the pieces
- * that are placed before it and live in the block in which it begins, and with the pieces that begin
- * in later blocks of its life. */
+ * that are placed before it and live in the block in which it begins, and with the pieces that
+ * begin in later blocks of its life. */
 static gboolean
 has_few_pairs (const struct fit *f, const uint32_t *order, uint32_t n, uint64_t most)
 {
