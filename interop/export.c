@@ -306,6 +306,23 @@ adapt_buckets (const struct weft_target *target, struct weft_job *job)
         (uint32_t) (weft_job_dp (job) * k->context_parallel_size));
 }
 
+/* The export of a target whose keys are settings of Weft. */
+static weft_interop_result *
+export_settings (const struct weft_target *target, const struct weft_job *job)
+{
+  weft_interop_result *result = weft_interop_result_new (target);
+  g_auto (GStrv) texts = weft_texts_of (job);
+
+  for (unsigned i = 0; i < weft_texts_count (); i++) {
+    const struct weft_field *field = weft_texts_field (i, NULL);
+    if (field->type != WEFT_TYPE_METHOD)
+      weft_interop_line_add (result, field->name, texts[i], field->name, WEFT_EXPORT_MAPPED);
+  }
+  result->text = target->write (target, NULL, job);
+  result->launch = target->launch (job);
+  return result;
+}
+
 weft_interop_result *
 weft_export (const struct weft_target *target, const struct weft_job *job, GError **error)
 {
@@ -314,6 +331,8 @@ weft_export (const struct weft_target *target, const struct weft_job *job, GErro
   g_autoptr (weft_keys_read) keys = weft_keys_read_new ();
   g_autofree const char **theirs = g_new0 (const char *, weft_texts_count ());
 
+  if (target->settings)
+    return export_settings (target, job);
   normalise (plain);
   adapt_padding (target, plain);
   adapt_buckets (target, plain);

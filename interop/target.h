@@ -57,6 +57,9 @@ struct weft_target {
   unsigned n_always;
   gboolean same_names; /* a key whose destination is the name of a setting has its meaning, and
                           spellings of core/aliases.def have theirs */
+  /* Reads a file whose keys are settings of Weft; NULL: its keys are those of the schema, and the
+   * next function reads it. */
+  gboolean (*settings) (const char *text, const char *name, weft_settings *out, GError **error);
   /* Reads a file of the software; messages call it `name`. */
   gboolean (*read) (const char *text, const char *name, weft_keys_read *out, GError **error);
   /* Writes a file of the software. The caller frees it. */

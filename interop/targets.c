@@ -4,16 +4,12 @@
 #include "interop/deepspeed.h"
 #include "interop/megatron.h"
 #include "interop/megatron_core.h"
+#include "interop/own_job.h"
 #include "interop/torchtitan.h"
 
 const struct weft_target *const weft_targets[] = {
-  &weft_megatron_lm,
-  &weft_megatron_core,
-  &weft_torchtitan,
-  &weft_automodel,
-  &weft_deepspeed,
-  &weft_accelerate,
-  NULL,
+  &weft_megatron_lm, &weft_megatron_core, &weft_torchtitan, &weft_automodel,
+  &weft_deepspeed,   &weft_accelerate,    &weft_own_job,    NULL,
 };
 
 const char *const weft_export_state_words[] = { WEFT_EXPORT_STATE_LIST (WEFT_WORD_TEXT) NULL };
