@@ -87,8 +87,10 @@ struct weft_cli_page {
 struct weft_cli_input {
   const char *operand;     /* the operand, JOB or NAME; NULL: not given */
   const char *second;      /* the second operand, for commands with `two` */
+  const char *from;        /* the software whose configuration the operand is; NULL: none */
   gboolean json, help;     /* --json and --help, which every command has */
   weft_settings *settings; /* settings of the job; NULL if --help is given */
+  unsigned n_from_file;    /* number of settings that the operand gives; those of flags follow */
 };
 void weft_cli_input_clear (struct weft_cli_input *input);
 typedef struct weft_cli_input weft_cli_input;
@@ -99,6 +101,9 @@ G_DEFINE_AUTO_CLEANUP_CLEAR_FUNC (weft_cli_input, weft_cli_input_clear)
  * error. */
 gboolean weft_cli_read (const struct weft_cli_page *page, int argc, char **argv,
                         weft_cli_input *input, GError **error);
+
+/* Whether a command has the flag --from, because its operand is a job. */
+gboolean weft_cli_reads_software (const struct weft_cli_page *page);
 
 /* Prints the page for --help. Returns the exit status 0. */
 int weft_cli_help (const struct weft_cli_page *page);

@@ -128,7 +128,8 @@ build_meanings (const struct weft_target *target)
   struct weft_meanings *meanings = g_new (struct weft_meanings, 1);
 
   for (unsigned i = 0; i < target->n_rows; i++)
-    if (target->rows[i].key && g_str_has_suffix (target->rows[i].key, ".*"))
+    if (target->rows[i].key && g_str_has_suffix (target->rows[i].key, ".*") &&
+        weft_schema_find (target->schema, target->rows[i].key) < 0)
       append_table (named, target, &target->rows[i]);
     else
       append_meaning (all, target, &target->rows[i]);
