@@ -125,8 +125,14 @@ static gboolean
 set_own (struct reader *r, const struct weft_cli_flag *own, const struct weft_flag *flag,
          GError **error)
 {
-  if (own->value)
-    return (*own->text = weft_flag_value (&r->words, flag, own->value, error)) != NULL;
+  if (own->value) {
+    const char *value = weft_flag_value (&r->words, flag, own->value, error);
+    g_autofree char *both = value && own->joins && *own->text
+                                ? g_strconcat (*own->text, ",", value, NULL)
+                                : NULL;
+    *own->text = both ? g_intern_string (both) : value;
+    return value != NULL;
+  }
   *own->on = TRUE;
   return weft_flag_takes_none (flag, error);
 }

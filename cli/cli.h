@@ -65,6 +65,7 @@ struct weft_cli_flag {
   const char *doc;
   gboolean *on;
   const char **text;
+  gboolean joins; /* TRUE: a repeated flag adds its value to *text, after a comma */
 };
 
 /* The arguments that a command accepts, and the texts of its page for --help. */

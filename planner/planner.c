@@ -180,15 +180,15 @@ look_at_passes (struct searcher *s, const struct weft_job *job, struct weft_cand
     c->fate = WEFT_FATE_MEMORY;
 }
 
-/* Whether the next bound of a candidate is computed without its programs. */
+/* Whether the next bound of a candidate is computed without the programs of its step. */
 static gboolean
 is_quick (const struct weft_candidate *c)
 {
-  return c->known < WEFT_SCHEDULE;
+  return c->known < WEFT_LANES;
 }
 
-/* Refines a candidate by one bound without programs: the bound from its passes, then the bound from
- * its schedule. */
+/* Refines a candidate by one bound without the programs of its step: the bounds from its passes,
+ * its schedule and its lanes. */
 static void
 approach (struct searcher *s, struct weft_candidate *c)
 {
@@ -197,8 +197,10 @@ approach (struct searcher *s, struct weft_candidate *c)
   s->n_steps++;
   if (c->known == WEFT_FLOPS)
     look_at_passes (s, &job, c);
-  else
+  else if (c->known == WEFT_PASSES)
     c->bound = fmax (c->bound, weft_bound_schedule (s->segments, &job));
+  else
+    c->bound = fmax (c->bound, weft_bound_lanes (s->segments, &job));
   c->known++;
 }
 

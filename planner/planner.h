@@ -4,9 +4,9 @@
  * always refines the candidate with the lowest lower bound of step time, in these steps:
  *
  *   bound     Computes a lower bound of the step time: from FLOPs, then from the sum over layers,
- *             then from a replay of the schedule (bound.h), then by the executor `clock` on a
- *             program without buffer addresses. A lower bound of bytes rules out most candidates
- *             that do not fit.
+ *             then from a replay of the schedule, then from the lanes of communication (bound.h),
+ *             then by the executor `clock` on a program without buffer addresses. A lower bound
+ *             of bytes rules out most candidates that do not fit.
  *   clock     Computes time with closed formulas, on the exact program and memory plan. The clock
  *             time never exceeds the simulated time, because `clock` has no contention.
  *   SimGrid   Simulates the `finalists` candidates with the lowest clock times, on proved plans.
@@ -50,7 +50,8 @@ struct weft_candidate {
   uint64_t bytes;
   /* seconds: lower bound by FLOPs, best lower bound so far, and clock time; 0 if not computed */
   double flops, bound, clock;
-  enum { WEFT_FLOPS, WEFT_PASSES, WEFT_SCHEDULE, WEFT_PROGRAM } known; /* which bound `bound` is */
+  /* which bound `bound` is */
+  enum { WEFT_FLOPS, WEFT_PASSES, WEFT_SCHEDULE, WEFT_LANES, WEFT_PROGRAM } known;
   double seconds;      /* simulated step time, seconds */
   /* TRUE: no candidate fits in memory, and the `bytes` of this candidate were measured on its
    * plan */
@@ -66,7 +67,7 @@ struct weft_candidate {
 struct weft_search_plans {
   /* number of plans by depth: priced for bounds, placed for clock times, proved for simulations */
   uint32_t by_depth[WEFT_PLAN_PROVED + 1];
-  uint32_t of_layers; /* plans of one microbatch, on which layers were measured (segments.h) */
+  uint32_t of_layers; /* plans of few microbatches, on which layers and lanes were measured */
 };
 
 typedef struct weft_search {

@@ -37,6 +37,12 @@ weft_shorten_to (const struct weft_job *job, int64_t microbatches)
   return shorter;
 }
 
+struct weft_job
+weft_shorten_most (const struct weft_job *job)
+{
+  return weft_shorten_to (job, MAX (2, group_of (&job->strategy)));
+}
+
 /* Uses two short steps if the long step has at least three times the microbatches of the first
  * short step (with fewer, two short steps would not cost less) and if the short steps break no
  * rule. For example, a schedule from a file allows only one number of microbatches. */
