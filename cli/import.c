@@ -137,10 +137,11 @@ weft_cli_import (int argc, char **argv)
   g_autoptr (GError) error = NULL;
   g_auto (weft_cli_input) input = { 0 };
   struct wishes wishes = { 0 };
-  g_autofree char *names = weft_target_names ("|");
-  g_autofree char *software = g_strconcat (names, "|nvidia-smi|nccl", NULL);
+  g_autofree char *names = weft_target_names (", ", FALSE);
+  g_autofree char *software = g_strconcat ("the software whose configuration FILE is: ", names,
+                                           "; or nvidia-smi, nccl", NULL);
   const struct weft_cli_flag flags[] = {
-    { "from", software, "the software whose configuration FILE is", NULL, &wishes.software },
+    { "from", "SOFTWARE", software, NULL, &wishes.software },
     { "output", "FILE", "write the job to FILE", NULL, &wishes.output },
     { "report", NULL, "print a line for every key instead of the job", &wishes.report, NULL },
     { "partial", NULL,

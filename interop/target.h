@@ -74,8 +74,9 @@ struct weft_target {
 /* All targets, closed by NULL. */
 extern const struct weft_target *const weft_targets[];
 
-/* The names of all targets with `between` between them. The caller frees the text. */
-char *weft_target_names (const char *between);
+/* The names of all targets with `between` between them; `written`: only of those that an export
+ * writes. The caller frees the text. */
+char *weft_target_names (const char *between, gboolean written);
 
 /* The target of this name; NULL and an error that names the targets. */
 const struct weft_target *weft_target_find (const char *name, GError **error);
