@@ -108,8 +108,8 @@ append_remarks (const struct page *p, const char *source)
   const char *time = remark_of (p, source, WEFT_TIME);
   const char *memory = remark_of (p, source, WEFT_MEMORY);
 
-  g_string_append_printf (p->text, " %s%s%s |", time ? time : "", memory ? "; memory: " : "",
-                          memory ? memory : "");
+  g_string_append_printf (p->text, " %s%s%s%s |", time ? time : "", time && memory ? "; " : "",
+                          memory ? "memory: " : "", memory ? memory : "");
 }
 
 /* Appends a table of groups. `remarks`: whether the table has a column with the remarks on

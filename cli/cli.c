@@ -1,6 +1,7 @@
 #include "cli/ask.h"
 #include "cli/cli.h"
 #include "cli/completion.h"
+#include "cli/software.h"
 #include "core/base/error.h"
 #include "core/base/json.h"
 #include "core/base/file.h"
@@ -124,8 +125,14 @@ static gboolean
 set_own (struct reader *r, const struct weft_cli_flag *own, const struct weft_flag *flag,
          GError **error)
 {
-  if (own->value)
-    return (*own->text = weft_flag_value (&r->words, flag, own->value, error)) != NULL;
+  if (own->value) {
+    const char *value = weft_flag_value (&r->words, flag, own->value, error);
+    g_autofree char *both = value && own->joins && *own->text
+                                ? g_strconcat (*own->text, ",", value, NULL)
+                                : NULL;
+    *own->text = both ? g_intern_string (both) : value;
+    return value != NULL;
+  }
   *own->on = TRUE;
   return weft_flag_takes_none (flag, error);
 }
@@ -138,16 +145,38 @@ weft_cli_flag_at (const struct weft_cli_page *page, unsigned i)
   return i - page->n_flags < page->n_more ? &page->more[i - page->n_flags] : NULL;
 }
 
+gboolean
+weft_cli_reads_software (const struct weft_cli_page *page)
+{
+  return page->job && !page->foreign;
+}
+
+/* Flags that are not in the list of the command. */
+enum { N_COMMON = 3 };
+
+/* Lists the flags that every command has, and --from for a command whose operand is a job. Returns
+ * their number. */
+static unsigned
+list_common (const struct reader *r, struct weft_cli_flag out[N_COMMON])
+{
+  out[0] = (struct weft_cli_flag){ .name = "json", .on = &r->input->json };
+  out[1] = (struct weft_cli_flag){ .name = "help", .on = &r->input->help };
+  out[2] = (struct weft_cli_flag){ .name = "from", .value = "SOFTWARE", .text = &r->input->from };
+  return weft_cli_reads_software (r->page) ? N_COMMON : N_COMMON - 1;
+}
+
 static gboolean
 unknown_flag (const struct reader *r, const struct weft_flag *flag, GError **error)
 {
   g_autoptr (GPtrArray) names = g_ptr_array_new ();
+  struct weft_cli_flag common[N_COMMON];
+  unsigned n_common = list_common (r, common);
   const struct weft_cli_flag *own;
 
   for (unsigned i = 0; (own = weft_cli_flag_at (r->page, i)); i++)
     g_ptr_array_add (names, (char *) own->name);
-  g_ptr_array_add (names, (char *) "json");
-  g_ptr_array_add (names, (char *) "help");
+  for (unsigned i = 0; i < n_common; i++)
+    g_ptr_array_add (names, (char *) common[i].name);
   g_ptr_array_add (names, NULL);
   const char *near = weft_suggest_strv (flag->name, (const char *const *) names->pdata);
   if (near)
@@ -160,12 +189,12 @@ unknown_flag (const struct reader *r, const struct weft_flag *flag, GError **err
 static gboolean
 read_flag (struct reader *r, const struct weft_flag *flag, GError **error)
 {
-  const struct weft_cli_flag common[] = { { "json", NULL, NULL, &r->input->json, NULL },
-                                          { "help", NULL, NULL, &r->input->help, NULL } };
+  struct weft_cli_flag common[N_COMMON];
+  unsigned n_common = list_common (r, common);
   const struct weft_cli_flag *own;
   GError *wrong = NULL;
 
-  for (unsigned i = 0; i < G_N_ELEMENTS (common); i++)
+  for (unsigned i = 0; i < n_common; i++)
     if (weft_same_name (common[i].name, flag->name))
       return set_own (r, &common[i], flag, error);
   for (unsigned i = 0; (own = weft_cli_flag_at (r->page, i)); i++)
@@ -184,6 +213,12 @@ read_operand (struct reader *r, const char *word, GError **error)
 {
   if (*word == '-' && !weft_file_is_stdin (word))
     return weft_bad_input (error, "unknown flag %s: flags begin with two dashes", word);
+  if (r->page->lists && strchr (word, '=')) {
+    if (!r->input->lists)
+      r->input->lists = g_ptr_array_new ();
+    g_ptr_array_add (r->input->lists, (char *) word);
+    return TRUE;
+  }
   if (!r->input->operand)
     r->input->operand = word;
   else if (!r->page->two)
@@ -224,6 +259,27 @@ note_ignored (const weft_settings *settings)
     fprintf (stderr, "weft: note: no effect, see `weft knobs NAME`: --%s\n", names);
 }
 
+/* Reads the operand: a job file, or with --from a configuration of other software. */
+static gboolean
+read_job_file (struct reader *r, GError **error)
+{
+  weft_cli_input *input = r->input;
+
+  if (!input->operand)
+    return !input->from ||
+           weft_bad_input (error, "--from %s: found no file, wanted a configuration to read",
+                           input->from);
+  if (!input->from)
+    return weft_flags_file (input->operand, input->settings, error);
+  g_autoptr (weft_interop_result) result =
+      weft_cli_software_read (input->from, input->operand, r->flags, FALSE, error);
+  if (!result)
+    return FALSE;
+  weft_cli_software_note_read (result);
+  weft_settings_take (input->settings, result->settings);
+  return TRUE;
+}
+
 /* Collects the settings of the job. The settings of the job file come first, so that flags override
  * them. */
 static gboolean
@@ -234,9 +290,9 @@ collect (struct reader *r, GError **error)
   r->input->settings = weft_settings_new ();
   if (r->page->topology)
     weft_settings_add (r->input->settings, "cluster", "topology", r->page->topology, "--topology");
-  if (r->input->operand && !r->page->foreign &&
-      !weft_flags_file (r->input->operand, r->input->settings, error))
+  if (!r->page->foreign && !read_job_file (r, error))
     return FALSE;
+  r->input->n_from_file = weft_settings_count (r->input->settings);
   weft_settings_take (r->input->settings, r->flags);
   note_ignored (r->input->settings);
   return TRUE;
@@ -263,6 +319,7 @@ void
 weft_cli_input_clear (weft_cli_input *input)
 {
   g_clear_pointer (&input->settings, weft_settings_free);
+  g_clear_pointer (&input->lists, g_ptr_array_unref);
 }
 
 /* A flag as text for --help: "--name VALUE", or "--name" for a flag without a value. The caller
@@ -275,7 +332,8 @@ flag_text (const struct weft_cli_flag *flag)
 }
 
 static const char about_jobs[] =
-    "JOB is an .ini file, or - for standard input.  Flags override it; without a file they "
+    "JOB is an .ini file, or - for standard input; with --from SOFTWARE it is a configuration of "
+    "other software (weft import).  Flags override it; without a file they "
     "describe the whole job.  Every knob (weft knobs) and every field of model, cluster, training "
     "and stack is a flag: --model, --topology, --nodes or --gpus, --stack, --micro-batch-size, "
     "--tensor-model-parallel-size ...  A boolean takes no value; --no-NAME clears it.  Short forms "

@@ -3,6 +3,7 @@
 #include "core/base/error.h"
 #include "core/base/sheet.h"
 #include "core/job/aliases.h"
+#include "interop/target.h"
 #include "planner/site.h"
 #include <stdio.h>
 #include <string.h>
@@ -139,6 +140,8 @@ weft_cli_print_form (const struct weft_cli_page *page, const char *job)
   }
   for (unsigned i = 0; (flag = weft_cli_flag_at (page, i)); i++)
     print_flag (flag->name);
+  if (weft_cli_reads_software (page))
+    print_flag ("from");
   if (job)
     print_job_flags ();
 }
@@ -169,6 +172,8 @@ print_bash (void)
   g_auto (GStrv) models = weft_model_names (), stacks = weft_sheet_names (&weft_stack_sheet),
                  topologies = weft_sheet_names (&weft_cluster_sheet),
                  sites = weft_data_names (WEFT_SITE_FOLDER, WEFT_SHEET_SUFFIX);
+  g_autofree char *targets = weft_target_names (" ", FALSE);
+  g_auto (GStrv) software = g_strsplit (targets, " ", -1);
 
   weft_cli_form = WEFT_CLI_FORM_FLAGS;
   printf ("_weft() {\n  local cur=${COMP_WORDS[COMP_CWORD]} flags=\n"
@@ -181,6 +186,8 @@ print_bash (void)
   print_names ("topologies", topologies);
   print_names ("stack", stacks);
   print_names ("site", sites);
+  print_names ("from", software);
+  print_names ("for", software);
   printf ("  esac\n  case ${COMP_WORDS[1]} in\n");
   for (unsigned i = 0; i < G_N_ELEMENTS (commands); i++)
     print_flags_of (i);

@@ -1,8 +1,8 @@
 #include "cli/ask.h"
 #include "cli/cli.h"
+#include "cli/software.h"
 #include "core/base/error.h"
 #include "core/base/json.h"
-#include "interop/interop.h"
 #include <stdio.h>
 
 static void
@@ -21,8 +21,8 @@ print_line (const struct weft_interop_line *line, int columns)
 static void
 print_report (const weft_interop_result *result)
 {
-  static const int order[] = { WEFT_EXPORT_NOT, WEFT_EXPORT_MAPPED, WEFT_EXPORT_DEFAULT,
-                               WEFT_EXPORT_OWN };
+  static const int order[] = { WEFT_EXPORT_NOT, WEFT_EXPORT_MAPPED, WEFT_EXPORT_ELSEWHERE,
+                               WEFT_EXPORT_DEFAULT, WEFT_EXPORT_OWN };
 
   printf ("%s\n\n", result->target->release);
   for (unsigned s = 0; s < G_N_ELEMENTS (order); s++)
@@ -43,6 +43,8 @@ print_json (const weft_interop_result *result)
   weft_json_text (b, "for", result->target->name);
   weft_json_text (b, "release", result->target->release);
   weft_json_text (b, "text", result->text);
+  if (result->launch)
+    weft_json_text (b, "launch", result->launch);
   weft_json_array (b, "settings");
   for (unsigned i = 0; i < result->lines->len; i++) {
     const struct weft_interop_line *line = result->lines->pdata[i];
@@ -57,39 +59,6 @@ print_json (const weft_interop_result *result)
   json_builder_end_array (b);
   json_builder_end_object (b);
   weft_cli_print_json (b);
-}
-
-/* Prints on stderr how many settings the file has: "17 settings are keys, 290 are defaults
- * there". */
-static void
-note_counts (const weft_interop_result *result)
-{
-  unsigned n[WEFT_N_EXPORT_STATE] = { 0 };
-
-  for (unsigned i = 0; i < result->lines->len; i++)
-    n[((const struct weft_interop_line *) result->lines->pdata[i])->state]++;
-  fprintf (stderr,
-           "weft: note: %s: %u settings mapped, %u at the default there, %u not expressible; "
-           "--report lists them\n",
-           result->target->release, n[WEFT_EXPORT_MAPPED], n[WEFT_EXPORT_DEFAULT],
-           n[WEFT_EXPORT_NOT]);
-}
-
-/* Refuses an export that leaves settings out. If `partial` is set, prints a note instead. */
-static gboolean
-is_whole (const weft_interop_result *result, gboolean partial, GError **error)
-{
-  g_autofree char *left_out = weft_export_left_out (result);
-
-  if (!left_out)
-    return TRUE;
-  if (partial) {
-    fprintf (stderr, "weft: note: left out: %s\n", left_out);
-    return TRUE;
-  }
-  g_set_error (error, WEFT_ERROR, WEFT_ERROR_NO, "%s cannot express: %s (--partial leaves it out)",
-               result->target->release, left_out);
-  return FALSE;
 }
 
 struct wishes {
@@ -109,7 +78,7 @@ show (const weft_interop_result *result, const struct wishes *wishes, GError **e
   else if (!wishes->output)
     fputs (result->text, stdout);
   if (!wishes->json && !wishes->report)
-    note_counts (result);
+    weft_cli_software_note_written (result);
   return TRUE;
 }
 
@@ -124,7 +93,9 @@ run (const weft_cli_input *input, const struct wishes *wishes, GError **error)
   if (!target || !weft_cli_job (input, job, error))
     return FALSE;
   g_autoptr (weft_interop_result) result = weft_export (target, job, error);
-  return result && (wishes->report || wishes->json || is_whole (result, wishes->partial, error)) &&
+  return result &&
+         (wishes->report || wishes->json ||
+          weft_cli_software_is_whole (result, wishes->partial, error)) &&
          show (result, wishes, error);
 }
 
@@ -134,9 +105,11 @@ weft_cli_export (int argc, char **argv)
   g_autoptr (GError) error = NULL;
   g_auto (weft_cli_input) input = { 0 };
   struct wishes wishes = { 0 };
-  g_autofree char *software = weft_target_names ("|");
+  g_autofree char *names = weft_target_names (", ", TRUE);
+  g_autofree char *software =
+      g_strconcat ("the software whose configuration is written: ", names, NULL);
   const struct weft_cli_flag flags[] = {
-    { "for", software, "the software whose configuration is written", NULL, &wishes.software },
+    { "for", "SOFTWARE", software, NULL, &wishes.software },
     { "output", "FILE", "write the configuration to FILE", NULL, &wishes.output },
     { "report", NULL,
       "print a line for every setting instead: mapped, default there, not expressible",

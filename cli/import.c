@@ -1,63 +1,16 @@
 #include "cli/cli.h"
+#include "cli/software.h"
+#include "interop/wiring.h"
 #include "core/base/error.h"
 #include "core/base/file.h"
 #include "core/base/json.h"
-#include "interop/interop.h"
 #include <stdio.h>
 #include <string.h>
-
-/* Largest size of a file of settings that is read, in bytes. */
-#define MOST_BYTES ((gsize) 16 << 20)
 
 struct wishes {
   const char *software, *output;
   gboolean report, partial;
 };
-
-static gboolean
-is_set (const weft_settings *settings, const char *key)
-{
-  for (unsigned i = 0; i < weft_settings_count (settings); i++)
-    if (strcmp (weft_settings_at (settings, i)->key, key) == 0)
-      return TRUE;
-  return FALSE;
-}
-
-/* Refuses a file that lacks a setting which the other software needs, unless a flag gives the
- * setting. */
-static gboolean
-is_complete (const weft_interop_result *result, const weft_settings *flags, const char *name,
-             GError **error)
-{
-  for (unsigned i = 0; i < result->needed->len; i++) {
-    const char *key = result->needed->pdata[i];
-    g_autofree char *flag = g_strdelimit (g_strdup (key), "_", '-');
-    if (!is_set (flags, key))
-      return weft_bad_input (error, "%s: no key says %s, and %s has no default for it; give --%s",
-                             name, key, result->target->release, flag);
-  }
-  return TRUE;
-}
-
-/* The number of GPUs that the flags give, as a number or as nodes of a topology; 0: no flag gives
- * it. */
-static gint64
-gpus_of (const weft_settings *flags)
-{
-  struct weft_cluster cluster;
-  gint64 gpus = 0, nodes = 0, per_node = 0;
-
-  for (unsigned i = 0; i < weft_settings_count (flags); i++) {
-    const struct weft_setting *flag = weft_settings_at (flags, i);
-    if (strcmp (flag->key, "gpus") == 0)
-      gpus = g_ascii_strtoll (flag->value, NULL, 10);
-    else if (strcmp (flag->key, "nodes") == 0)
-      nodes = g_ascii_strtoll (flag->value, NULL, 10);
-    else if (strcmp (flag->key, "topology") == 0 && weft_cluster_load (flag->value, &cluster, NULL))
-      per_node = cluster.f.node_gpus;
-  }
-  return CLAMP (gpus > 0 ? gpus : nodes * per_node, 0, (gint64) 1 << 24);
-}
 
 static void
 print_report (const weft_interop_result *result)
@@ -97,25 +50,6 @@ print_json (const weft_interop_result *result, const char *job)
   weft_cli_print_json (b);
 }
 
-/* Prints on stderr which settings an import leaves out or does not need. */
-static void
-note (const weft_interop_result *result)
-{
-  unsigned quiet = 0;
-
-  for (unsigned i = 0; i < result->unknown->len; i++)
-    fprintf (stderr, "weft: note: left out: %s\n", (const char *) result->unknown->pdata[i]);
-  for (unsigned i = 0; i < result->lines->len; i++) {
-    const struct weft_interop_line *line = result->lines->pdata[i];
-    quiet += line->state == WEFT_IMPORT_QUIET;
-    if (line->state == WEFT_IMPORT_NOT)
-      fprintf (stderr, "weft: note: left out: %s: %s%s %s\n", line->why, result->target->prefix,
-               line->theirs, line->value);
-  }
-  fprintf (stderr, "weft: note: %s: %u keys, %u without effect on a step; --report lists them\n",
-           result->target->release, result->lines->len, quiet);
-}
-
 static gboolean
 show (const weft_interop_result *result, const struct wishes *wishes, gboolean json,
       const struct weft_job *job, GError **error)
@@ -131,7 +65,47 @@ show (const weft_interop_result *result, const struct wishes *wishes, gboolean j
   else if (!wishes->output)
     fputs (text, stdout);
   if (!json && !wishes->report)
-    note (result);
+    weft_cli_software_note_read (result);
+  return TRUE;
+}
+
+/* The topology that the flags give; NULL: none. */
+static const char *
+base_of (const weft_settings *flags)
+{
+  for (unsigned i = weft_settings_count (flags); i--;)
+    if (strcmp (weft_settings_at (flags, i)->key, "topology") == 0)
+      return weft_settings_at (flags, i)->value;
+  return NULL;
+}
+
+/* Prints a topology file: that of --topology, with the wiring of the operand. */
+static gboolean
+show_wiring (const struct weft_wiring_format *format, const weft_cli_input *input,
+             const struct wishes *wishes, GError **error)
+{
+  const char *base = base_of (input->settings);
+  struct weft_wiring wiring;
+  gsize length;
+
+  if (!base)
+    return weft_bad_input (error,
+                           "%s shows wires, not how fast a GPU is; give --topology with the "
+                           "same GPU, whose other numbers are taken",
+                           format->doc);
+  g_autofree char *text = weft_file_read (input->operand, 16 << 20, &length, error);
+  if (!text || !weft_file_check_text (text, length, input->operand, error) ||
+      !format->read (text, input->operand, &wiring, error))
+    return FALSE;
+  g_autofree char *out = weft_wiring_topology (&wiring, base, format->doc, error);
+  if (!out || (wishes->output && !weft_cli_write (wishes->output, out, error)))
+    return FALSE;
+  if (!wishes->output)
+    fputs (out, stdout);
+  fprintf (stderr,
+           "weft: note: %u GPUs with %u NVLinks, %u ports, %u GPUs on a PCIe switch (0: the "
+           "file does not show it)\n",
+           wiring.gpus, wiring.links, wiring.nics, wiring.per_switch);
   return TRUE;
 }
 
@@ -139,18 +113,16 @@ static gboolean
 run (weft_cli_input *input, const struct wishes *wishes, GError **error)
 {
   g_autofree struct weft_job *job = g_new (struct weft_job, 1);
-  const char *name = input->operand;
-  gsize length = 0;
+  const struct weft_wiring_format *format =
+      wishes->software && input->operand ? weft_wiring_format (wishes->software) : NULL;
 
-  if (!wishes->software || !name)
+  if (format)
+    return show_wiring (format, input, wishes, error);
+  if (!wishes->software || !input->operand)
     return weft_bad_input (error, "import needs FILE and --from SOFTWARE; see weft import --help");
-  const struct weft_target *target = weft_target_find (wishes->software, error);
-  g_autofree char *text = target ? weft_file_read (name, MOST_BYTES, &length, error) : NULL;
-  if (!text || !weft_file_check_text (text, length, name, error))
-    return FALSE;
-  g_autoptr (weft_interop_result) result =
-      weft_import (target, text, name, gpus_of (input->settings), wishes->partial, error);
-  if (!result || !is_complete (result, input->settings, name, error))
+  g_autoptr (weft_interop_result) result = weft_cli_software_read (
+      wishes->software, input->operand, input->settings, wishes->partial, error);
+  if (!result)
     return FALSE;
   weft_settings_take (result->settings, input->settings);
   if (!weft_job_build (result->settings, job, error))
@@ -165,9 +137,11 @@ weft_cli_import (int argc, char **argv)
   g_autoptr (GError) error = NULL;
   g_auto (weft_cli_input) input = { 0 };
   struct wishes wishes = { 0 };
-  g_autofree char *software = weft_target_names ("|");
+  g_autofree char *names = weft_target_names (", ", FALSE);
+  g_autofree char *software = g_strconcat ("the software whose configuration FILE is: ", names,
+                                           "; or nvidia-smi, nccl", NULL);
   const struct weft_cli_flag flags[] = {
-    { "from", software, "the software whose configuration FILE is", NULL, &wishes.software },
+    { "from", "SOFTWARE", software, NULL, &wishes.software },
     { "output", "FILE", "write the job to FILE", NULL, &wishes.output },
     { "report", NULL, "print a line for every key instead of the job", &wishes.report, NULL },
     { "partial", NULL,
@@ -178,10 +152,13 @@ weft_cli_import (int argc, char **argv)
     .usage = "weft import FILE --from SOFTWARE --topology NAME [flags]",
     .doc = "Reads the configuration of other software and prints it as a job file.  Settings that "
            "the file does not give have the defaults of that software, not those of Weft.  A shell "
-           "script is read and not run.",
+           "script is read and not run.  From nvidia-smi (its topo -m) and nccl (its "
+           "NCCL_TOPO_DUMP_FILE) a topology file is printed: that of --topology, with the GPUs, "
+           "links and ports of FILE.",
     .examples = "  weft import train.sh --from megatron-lm --topology dgx-h100 --output job.ini\n"
                 "  weft import model_config.yaml --from megatron-lm --topology dgx-h100 --gpus 8 "
-                "--report\n",
+                "--report\n"
+                "  weft import topo.txt --from nvidia-smi --topology dgx-h100 --output node.ini\n",
     .flags = flags,
     .n_flags = G_N_ELEMENTS (flags),
     .job = TRUE,

@@ -2,7 +2,9 @@
  * first. */
 #include "cli/ask.h"
 #include "cli/cli.h"
+#include "cli/improve.h"
 #include "cli/interrupt.h"
+#include "cli/software.h"
 #include "cli/sure.h"
 #include "cli/watch.h"
 #include "core/base/error.h"
@@ -109,6 +111,7 @@ struct page {
   const weft_search *search;
   weft_cli_sure *sure;
   struct weft_ratio_error ratio;
+  const weft_cli_given *given; /* --improve: the job as it is; otherwise NULL */
 };
 
 /* Whether a candidate may in reality need more memory than the GPU has. `job`: the job with the
@@ -453,9 +456,14 @@ print_text (const struct page *page, gboolean graph)
   print_counts (page->search);
   printf ("%.3g %% of the GPU memory is kept free (--memory-headroom).\n",
           100 * job->train.memory_headroom);
+  if (page->given)
+    weft_cli_given_print (page->given);
   if (page->search->by_fate[WEFT_FATE_SIMULATED]) {
-    struct weft_job best = weft_space_job (job, &page->search->candidate[0].choice);
+    const struct weft_candidate *first = page->search->candidate;
+    struct weft_job best = weft_space_job (job, &first->choice);
     print_table (page);
+    if (page->given)
+      weft_cli_given_compare (page->given, first, &best, page->ratio.error);
     print_risk (page);
     print_tied (page);
     print_near_miss (page);
@@ -518,6 +526,8 @@ print_json (const struct page *page)
   weft_json_real_or_null (b, "ratio_error", page->ratio.error);
   if (search->enough_gpus)
     weft_json_int (b, "enough_gpus", search->enough_gpus);
+  if (page->given)
+    weft_cli_given_add (page->given, b);
   weft_json_array (b, "best");
   for (uint32_t i = 0; i < search->by_fate[WEFT_FATE_SIMULATED]; i++)
     add_best (b, page, &search->candidate[i], i + 1);
@@ -528,54 +538,198 @@ print_json (const struct page *page)
 
 /* --------------------------------------------------------------------- command */
 
+/* What the user asked for. */
+struct wishes {
+  const char *finalists;
+  gboolean graph, improve;
+  const char *software, *output; /* a strategy is written as a file of this software */
+  gboolean partial;
+};
+
+/* The strategy that is written: a simulated candidate, and its export. */
+struct written {
+  uint32_t rank; /* from 0 */
+  struct weft_job job;
+  weft_interop_result *result; /* NULL: a job file is written */
+};
+
+static void
+written_clear (struct written *written)
+{
+  g_clear_pointer (&written->result, weft_interop_result_free);
+}
+typedef struct written plan_written;
+G_DEFINE_AUTO_CLEANUP_CLEAR_FUNC (plan_written, written_clear)
+
+/* Finds the fastest simulated candidate that the software can express, or with --partial the
+ * fastest. If there is none, *written has the fastest. */
+static gboolean
+choose_written (const struct weft_job *job, const weft_search *search, const struct wishes *wishes,
+                struct written *written, GError **error)
+{
+  const struct weft_target *target = weft_target_find (wishes->software, error);
+
+  for (uint32_t i = 0; target && i < search->by_fate[WEFT_FATE_SIMULATED]; i++) {
+    struct weft_job chosen = weft_space_job (job, &search->candidate[i].choice);
+    weft_interop_result *result = weft_export (target, &chosen, error);
+    if (!result)
+      return FALSE;
+    if (i && result->n_not) {
+      weft_interop_result_free (result);
+      continue;
+    }
+    written_clear (written);
+    *written = (struct written){ i, chosen, result };
+    if (!result->n_not || wishes->partial)
+      break;
+  }
+  return target != NULL;
+}
+
+/* Writes the strategy to a file: a job file, or a configuration of other software. */
+static gboolean
+write_strategy (const struct written *written, const struct wishes *wishes, GError **error)
+{
+  const weft_interop_result *result = written->result;
+
+  if (!result) {
+    g_autofree char *text = weft_job_print (&written->job);
+    return weft_cli_write (wishes->output, text, error);
+  }
+  if (!weft_cli_software_is_whole (result, wishes->partial, error) ||
+      !weft_cli_write (wishes->output, result->text, error))
+    return FALSE;
+  if (written->rank)
+    fprintf (stderr, "weft: note: strategy %u is the fastest of these that %s can express\n",
+             written->rank + 1, result->target->release);
+  weft_cli_software_note_written (result);
+  return TRUE;
+}
+
+/* Refuses wishes that contradict each other, before the search. */
+static gboolean
+check_wishes (const weft_cli_input *input, const struct wishes *wishes, int64_t *finalists,
+              GError **error)
+{
+  if (wishes->finalists && !weft_cli_number ("finalists", "a number of strategies",
+                                             wishes->finalists, 1, finalists, error))
+    return FALSE;
+  if (wishes->software && !weft_target_find (wishes->software, error))
+    return FALSE;
+  if (wishes->software && !wishes->output)
+    return weft_bad_input (error, "--for %s: found no --output, wanted the file to write",
+                           wishes->software);
+  if (wishes->improve && !input->operand)
+    return weft_bad_input (error, "--improve: found no JOB, wanted the job to improve");
+  return TRUE;
+}
+
+/* The job around which strategies are searched. */
+static gboolean
+assemble (const weft_settings *settings, struct weft_job *job, GError **error)
+{
+  if (!weft_job_assemble (settings, job, error))
+    return FALSE;
+  if (!job->train_set[WEFT_TRAIN_memory_headroom])
+    job->train.memory_headroom = WEFT_SEARCH_HEADROOM;
+  return TRUE;
+}
+
+/* Number of searches for one answer: each adopts what the software cannot express differently. */
+enum { MOST_ROUNDS = 4 };
+
+/* Searches around *job. With --for, searches again until the software can express a simulated
+ * strategy: settings that it cannot express are fixed at the values that it has. A search without
+ * a feasible strategy is returned with *error. */
+static weft_search *
+search_for (weft_settings *settings, const struct weft_search_options *options,
+            const struct wishes *wishes, struct weft_job *job, struct written *written,
+            GError **error)
+{
+  for (unsigned round = 1;; round++) {
+    g_autoptr (weft_search) search = weft_search_run (job, options, error);
+    if (search->by_fate[WEFT_FATE_SIMULATED])
+      written->job = weft_space_job (job, &search->candidate[0].choice);
+    if (*error || search->stopped || !wishes->software)
+      return g_steal_pointer (&search);
+    if (!choose_written (job, search, wishes, written, error))
+      return NULL;
+    if (wishes->partial || !written->result->n_not || round == MOST_ROUNDS ||
+        !weft_cli_software_adopt (written->result, settings))
+      return g_steal_pointer (&search);
+    written_clear (written);
+    if (!assemble (settings, job, error))
+      return NULL;
+  }
+}
+
+static void
+print_page (const struct page *page, const weft_cli_input *input, const struct wishes *wishes)
+{
+  if (input->json)
+    print_json (page);
+  else
+    print_text (page, wishes->graph);
+}
+
 static int
-plan (const weft_cli_input *input, const char *finalists, gboolean graph)
+plan (const weft_cli_input *input, const struct wishes *wishes)
 {
   g_autoptr (GError) error = NULL;
+  g_autoptr (weft_settings) settings = weft_cli_open_settings (input, wishes->improve);
+  g_auto (plan_written) written = { 0 };
   struct weft_job job;
   struct weft_cli_watch watch =
       weft_cli_watch_start (isatty (STDERR_FILENO), g_get_monotonic_time ());
   struct weft_search_options options = { .progress = weft_cli_watch_show,
                                          .stop = weft_cli_is_interrupted,
-                                         .user = &watch };
-  int64_t n = 0;
+                                         .user = &watch,
+                                         .near_miss = TRUE,
+                                         .graph = wishes->graph };
+  int64_t finalists = 0;
 
-  if (finalists &&
-      !weft_cli_number ("finalists", "a number of strategies", finalists, 1, &n, &error))
+  if (!check_wishes (input, wishes, &finalists, &error) || !assemble (settings, &job, &error))
     return weft_cli_fail (error);
-  options.graph = graph;
-  options.finalists = n;
-  options.near_miss = TRUE;
-  if (!weft_job_assemble (input->settings, &job, &error))
-    return weft_cli_fail (error);
-  if (!job.train_set[WEFT_TRAIN_memory_headroom])
-    job.train.memory_headroom = WEFT_SEARCH_HEADROOM;
   weft_cli_warn (&job);
+  options.finalists = finalists;
   weft_cli_catch_interrupt ();
   g_autoptr (weft_cli_sure) sure = weft_cli_sure_new (&error);
-  if (!sure)
+  g_autoptr (weft_cli_given) given =
+      sure && wishes->improve ? weft_cli_given_new (input, &options, &error) : NULL;
+  if (!sure || (wishes->improve && !given))
     return weft_cli_fail (error);
-  g_autoptr (weft_search) search = weft_search_run (&job, &options, &error);
+  g_autoptr (weft_search) search =
+      search_for (settings, &options, wishes, &job, &written, &error);
   weft_cli_watch_clear (&watch);
   if (error && error->code != WEFT_ERROR_INFEASIBLE)
     return weft_cli_fail (error);
-  const struct page page = { &job, search, sure, weft_sweeps_ratio_error (sure->errors) };
-  if (input->json)
-    print_json (&page);
-  else
-    print_text (&page, graph);
-  return error ? weft_cli_fail (error) : search->stopped ? WEFT_CLI_EXIT_BY_SIGINT : 0;
+  const struct page page = { &job, search, sure, weft_sweeps_ratio_error (sure->errors), given };
+  print_page (&page, input, wishes);
+  if (error || (wishes->output && !search->stopped && !write_strategy (&written, wishes, &error)))
+    return weft_cli_fail (error);
+  return search->stopped ? WEFT_CLI_EXIT_BY_SIGINT : 0;
 }
 
 int
 weft_cli_plan (int argc, char **argv)
 {
   g_auto (weft_cli_input) input = { 0 };
-  gboolean graph = FALSE;
-  const char *finalists = NULL;
+  struct wishes wishes = { 0 };
+  g_autofree char *names = weft_target_names (", ", TRUE);
+  g_autofree char *software = g_strconcat (
+      "write FILE as a configuration of this software (weft export): ", names, NULL);
   const struct weft_cli_flag flags[] = {
-    { "finalists", "N", "number of best strategies that SimGrid simulates [10]", NULL, &finalists },
-    { .name = "graph", .on = &graph, .doc = WEFT_OPTION_PREDICTED_GRAPH_DOC },
+    { "finalists", "N", "number of best strategies that SimGrid simulates [10]", NULL,
+      &wishes.finalists },
+    { .name = "graph", .on = &wishes.graph, .doc = WEFT_OPTION_PREDICTED_GRAPH_DOC },
+    { .name = "improve",
+      .on = &wishes.improve,
+      .doc = "predict JOB as it is, and search also what JOB fixes; flags stay fixed" },
+    { "output", "FILE", "write the best strategy to FILE, as a job file", NULL, &wishes.output },
+    { "for", "SOFTWARE", software, NULL, &wishes.software },
+    { .name = "partial",
+      .on = &wishes.partial,
+      .doc = "leave out settings that the software cannot express" },
   };
   const struct weft_cli_page page = {
     .usage = "weft plan [JOB] [flags]",
@@ -592,12 +746,15 @@ weft_cli_plan (int argc, char **argv)
         "one fits.",
     .examples =
         "  weft plan --model llama3-8b --topology dgx-h100 --nodes 4 --global-batch-size 256\n"
-        "  weft plan job.ini --pipeline-model-parallel-size 4 --json\n",
+        "  weft plan job.ini --pipeline-model-parallel-size 4 --json\n"
+        "  weft plan train.sh --from megatron-lm --topology dgx-h100 --improve\n"
+        "  weft plan --model llama3-8b --topology dgx-h100 --nodes 4 --global-batch-size 256 \\\n"
+        "      --stack torchtitan --for torchtitan --output best.toml\n",
     .flags = flags,
     .n_flags = G_N_ELEMENTS (flags),
     .job = TRUE,
   };
   int status = weft_cli_begin (&page, argc, argv, &input);
 
-  return status == WEFT_CLI_GO_ON ? plan (&input, finalists, graph) : status;
+  return status == WEFT_CLI_GO_ON ? plan (&input, &wishes) : status;
 }

@@ -5,6 +5,7 @@
 #include "core/cluster/fabric.h"
 #include "core/job/pipeline.h"
 #include "core/job/stages.h"
+#include <string.h>
 
 enum { MOST_VALUES = 64 };
 
@@ -527,4 +528,25 @@ weft_space_job (const struct weft_job *job, const struct weft_choice *choice)
     setting (&chosen, &axes[i])->i = unpack (choice->value[i]);
   weft_job_derive (&chosen);
   return chosen;
+}
+
+void
+weft_space_close (struct weft_job *job)
+{
+  for (unsigned i = 0; i < WEFT_N_AXIS; i++)
+    if (axes[i].table == KNOB)
+      job->knob_set[axes[i].field] = TRUE;
+    else
+      job->train_set[axes[i].field] = TRUE;
+}
+
+gboolean
+weft_space_varies (const char *key)
+{
+  if (strcmp (key, WEFT_LAYERS_PER_CHUNK) == 0)
+    return TRUE;
+  for (unsigned i = 0; i < WEFT_N_AXIS; i++)
+    if (strcmp (key, field_of (&axes[i])->name) == 0)
+      return TRUE;
+  return FALSE;
 }

@@ -23,3 +23,9 @@ GArray *weft_space_enumerate (const struct weft_job *job);
 
 /* The job with the settings of a choice. */
 struct weft_job weft_space_job (const struct weft_job *job, const struct weft_choice *choice);
+
+/* Marks all axes as set by the user, so that the job has one choice: its own values. */
+void weft_space_close (struct weft_job *job);
+
+/* Whether the setting of a key is an axis, such as "recompute_method". */
+gboolean weft_space_varies (const char *key);

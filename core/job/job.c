@@ -69,8 +69,6 @@ static const struct section sections[] = {
   { "strategy", &weft_strategy_table, offsetof (struct weft_job, strategy) },
 };
 
-#define LAYERS_PER_CHUNK "num_layers_per_virtual_pipeline_stage"
-
 /* Keys that do not set one field. They load a section from a file, set the size of the cluster, or
  * give a number from which another number is computed. Flags with these names do the same. */
 static const struct part_key {
@@ -78,7 +76,7 @@ static const struct part_key {
 } part_keys[] = {
   { "model", "config", "model" },  { "cluster", "topology", "topology" },
   { "cluster", "nodes", "nodes" }, { "cluster", "gpus", "gpus" },
-  { "stack", "name", "stack" },    { "strategy", LAYERS_PER_CHUNK, LAYERS_PER_CHUNK },
+  { "stack", "name", "stack" },    { "strategy", WEFT_LAYERS_PER_CHUNK, WEFT_LAYERS_PER_CHUNK },
 };
 
 static union weft_value *
@@ -390,7 +388,7 @@ resize_cluster (const weft_settings *settings, struct weft_job *job, GError **er
 static gboolean
 divide_chunks (const weft_settings *settings, struct weft_job *job, GError **error)
 {
-  const struct weft_setting *given = last_of (settings, "strategy", LAYERS_PER_CHUNK);
+  const struct weft_setting *given = last_of (settings, "strategy", WEFT_LAYERS_PER_CHUNK);
   int64_t layers = job->model.num_layers, p = job->strategy.pipeline_model_parallel_size, each;
 
   if (!parse_size (given, &each, error) || !given)

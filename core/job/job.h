@@ -50,6 +50,10 @@ struct weft_setting {
   gboolean default_only; /* TRUE: skip this setting if its field already differs from its default */
 };
 
+/* Key of section "strategy" that gives the number of layers of a chunk. The field
+ * virtual_pipeline_model_parallel_size, the number of chunks, is computed from it. */
+#define WEFT_LAYERS_PER_CHUNK "num_layers_per_virtual_pipeline_stage"
+
 /* A list of settings: those of files and those of single flags. Later settings override earlier
  * ones. */
 typedef struct weft_settings weft_settings;
