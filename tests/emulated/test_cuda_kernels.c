@@ -239,4 +239,4 @@ static const struct CMUnitTest tests[] = {
   cmocka_unit_test (every_kernel_of_cuda_has_a_case),
 };
 
-WEFT_TESTS (tests, .seconds = 24, .begin = read_op)
+WEFT_TESTS (tests, .seconds = 28, .begin = read_op)
