@@ -120,8 +120,8 @@ ranks_of (const struct weft_job *job, int64_t replicas)
          k->pipeline_model_parallel_size * replicas;
 }
 
-/* Draws a job of the grid, whose batch is batches[*batch]. The number of GPUs is the product of the parallel sizes, so the drawn
- * words are first parsed as a job with one GPU. */
+/* Draws a job of the grid, whose batch is batches[*batch]. The number of GPUs is the product of the
+ * parallel sizes, so the drawn words are first parsed as a job with one GPU. */
 static char *
 draw (GRand *rand, unsigned model, unsigned *batch, uint32_t taken[G_N_ELEMENTS (axes)])
 {
