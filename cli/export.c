@@ -105,9 +105,11 @@ weft_cli_export (int argc, char **argv)
   g_autoptr (GError) error = NULL;
   g_auto (weft_cli_input) input = { 0 };
   struct wishes wishes = { 0 };
-  g_autofree char *software = weft_target_names ("|");
+  g_autofree char *names = weft_target_names (", ", TRUE);
+  g_autofree char *software =
+      g_strconcat ("the software whose configuration is written: ", names, NULL);
   const struct weft_cli_flag flags[] = {
-    { "for", software, "the software whose configuration is written", NULL, &wishes.software },
+    { "for", "SOFTWARE", software, NULL, &wishes.software },
     { "output", "FILE", "write the configuration to FILE", NULL, &wishes.output },
     { "report", NULL,
       "print a line for every setting instead: mapped, default there, not expressible",

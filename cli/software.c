@@ -67,7 +67,10 @@ weft_cli_software_read (const char *software, const char *path, const weft_setti
 {
   gsize length = 0;
   const struct weft_target *target = weft_target_find (software, error);
-  g_autofree char *text = target ? weft_file_read (path, MOST_BYTES, &length, error) : NULL;
+  g_autofree char *inside = target && target->file && g_file_test (path, G_FILE_TEST_IS_DIR)
+                                ? g_build_filename (path, target->file, NULL)
+                                : g_strdup (path);
+  g_autofree char *text = target ? weft_file_read (inside, MOST_BYTES, &length, error) : NULL;
 
   if (!text || !weft_file_check_text (text, length, path, error))
     return NULL;

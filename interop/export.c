@@ -331,6 +331,10 @@ weft_export (const struct weft_target *target, const struct weft_job *job, GErro
   g_autoptr (weft_keys_read) keys = weft_keys_read_new ();
   g_autofree const char **theirs = g_new0 (const char *, weft_texts_count ());
 
+  if (!target->write) {
+    weft_bad_input (error, "%s is only read, by weft import", target->release);
+    return NULL;
+  }
   if (target->settings)
     return export_settings (target, job);
   normalise (plain);

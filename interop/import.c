@@ -113,15 +113,19 @@ add_settings (weft_interop_result *result, const weft_reading *reading, const ch
 /* The import of a target whose keys are settings of Weft. */
 static weft_interop_result *
 import_settings (const struct weft_target *target, const char *text, const char *name,
-                 GError **error)
+                 gboolean partial, GError **error)
 {
   g_autoptr (weft_interop_result) result = weft_interop_result_new (target);
 
   result->settings = weft_settings_new ();
   result->needed = g_ptr_array_new ();
   result->unknown = g_ptr_array_new_with_free_func (g_free);
-  if (!target->settings (text, name, result->settings, error))
+  g_autoptr (weft_keys_read) none = weft_keys_read_new ();
+  if (!target->settings (text, name, result->settings, none->unknown, error) ||
+      (!partial && !refuse (result, none, error)))
     return NULL;
+  for (unsigned i = 0; i < none->unknown->len; i++)
+    g_ptr_array_add (result->unknown, g_strdup (none->unknown->pdata[i]));
   for (unsigned i = 0; i < weft_settings_count (result->settings); i++) {
     const struct weft_setting *setting = weft_settings_at (result->settings, i);
     weft_interop_line_add (result, NULL, setting->value, setting->key, WEFT_IMPORT_MAPPED);
@@ -137,7 +141,7 @@ weft_import (const struct weft_target *target, const char *text, const char *nam
   g_autoptr (weft_keys_read) keys = weft_keys_read_new ();
 
   if (target->settings)
-    return import_settings (target, text, name, error);
+    return import_settings (target, text, name, options->partial, error);
   if (!target->read (text, name, keys, error))
     return NULL;
   gboolean says_gpus = keys->gpus > 0;

@@ -58,6 +58,22 @@ weft_megatron_core_expert_ffn (const weft_reading *reading)
   return experts ? g_strdup (weft_reading_text (reading, "ffn_hidden_size")) : g_strdup ("0");
 }
 
+/* Sequences are as long as they may be, unless a flag says another length. */
+static gboolean
+longest_in (weft_reading *reading, const char *value, GError **error)
+{
+  (void) error;
+  weft_reading_set (reading, "max_position_embeddings", value);
+  weft_reading_set (reading, "seq_length", value);
+  return TRUE;
+}
+
+static char *
+longest_out (const weft_reading *reading)
+{
+  return g_strdup (weft_reading_text (reading, "max_position_embeddings"));
+}
+
 /* ------------------------------------------------------------------------------ activation */
 
 /* Fields of TransformerConfig for an activation. GELU in one kernel with its bias is the
@@ -233,6 +249,7 @@ static const struct weft_key keys[] = {
 static const struct weft_schema schema = { keys, G_N_ELEMENTS (keys), FALSE };
 
 #define FORM_OF(id) static const struct weft_form id = { id##_in, id##_out };
+FORM_OF (longest)
 FORM_OF (function)
 FORM_OF (gated)
 FORM_OF (fused)

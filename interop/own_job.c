@@ -2,8 +2,10 @@
 #include "core/base/conf.h"
 
 static gboolean
-own_settings (const char *text, const char *name, weft_settings *out, GError **error)
+own_settings (const char *text, const char *name, weft_settings *out, GPtrArray *unknown,
+              GError **error)
 {
+  (void) unknown; /* weft_settings_check() refuses unknown keys */
   g_autoptr (weft_conf) conf = weft_conf_parse (text, -1, name, error);
 
   if (!conf)

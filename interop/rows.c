@@ -180,19 +180,20 @@ target_at (const void *targets, unsigned i)
 }
 
 char *
-weft_target_names (const char *between)
+weft_target_names (const char *between, gboolean written)
 {
   GString *names = g_string_new (NULL);
 
   for (unsigned n = 0; weft_targets[n]; n++)
-    g_string_append_printf (names, "%s%s", n ? between : "", weft_targets[n]->name);
+    if (weft_targets[n]->write || !written)
+      g_string_append_printf (names, "%s%s", names->len ? between : "", weft_targets[n]->name);
   return g_string_free (names, FALSE);
 }
 
 const struct weft_target *
 weft_target_find (const char *name, GError **error)
 {
-  g_autofree char *names = weft_target_names (", ");
+  g_autofree char *names = weft_target_names (", ", FALSE);
   unsigned n = 0;
 
   for (; weft_targets[n]; n++)

@@ -49,6 +49,7 @@ struct weft_target {
   const char *doc;
   const char *stack;  /* the stack that imported jobs have */
   const char *prefix; /* what the software writes before a key: "--" */
+  const char *file;   /* the file to read if a folder is given; NULL: folders are refused */
   const char *model;  /* what says the model, if no key does; NULL: keys say it */
   const struct weft_schema *schema;
   const struct weft_row *rows;
@@ -58,11 +59,12 @@ struct weft_target {
   gboolean same_names; /* a key whose destination is the name of a setting has its meaning, and
                           spellings of core/aliases.def have theirs */
   /* Reads a file whose keys are settings of Weft; NULL: its keys are those of the schema, and the
-   * next function reads it. */
-  gboolean (*settings) (const char *text, const char *name, weft_settings *out, GError **error);
+   * next function reads it. `unknown` gets a sentence (char *) for each key that Weft lacks. */
+  gboolean (*settings) (const char *text, const char *name, weft_settings *out, GPtrArray *unknown,
+                        GError **error);
   /* Reads a file of the software; messages call it `name`. */
   gboolean (*read) (const char *text, const char *name, weft_keys_read *out, GError **error);
-  /* Writes a file of the software. The caller frees it. */
+  /* Writes a file of the software; NULL: it is only read. The caller frees it. */
   char *(*write) (const struct weft_target *target, const weft_keys_read *keys,
                   const struct weft_job *job);
   /* The command that starts a run with an exported file; may be NULL. The caller frees it. */
@@ -72,8 +74,9 @@ struct weft_target {
 /* All targets, closed by NULL. */
 extern const struct weft_target *const weft_targets[];
 
-/* The names of all targets with `between` between them. The caller frees the text. */
-char *weft_target_names (const char *between);
+/* The names of all targets with `between` between them; `written`: only of those that an export
+ * writes. The caller frees the text. */
+char *weft_target_names (const char *between, gboolean written);
 
 /* The target of this name; NULL and an error that names the targets. */
 const struct weft_target *weft_target_find (const char *name, GError **error);

@@ -2,14 +2,16 @@
 #include "interop/accelerate.h"
 #include "interop/automodel.h"
 #include "interop/deepspeed.h"
+#include "interop/hugging_face.h"
 #include "interop/megatron.h"
 #include "interop/megatron_core.h"
 #include "interop/own_job.h"
 #include "interop/torchtitan.h"
 
 const struct weft_target *const weft_targets[] = {
-  &weft_megatron_lm, &weft_megatron_core, &weft_torchtitan, &weft_automodel,
-  &weft_deepspeed,   &weft_accelerate,    &weft_own_job,    NULL,
+  &weft_megatron_lm, &weft_megatron_core, &weft_torchtitan,
+  &weft_automodel,   &weft_deepspeed,     &weft_accelerate,
+  &weft_own_job,     &weft_hugging_face,  NULL,
 };
 
 const char *const weft_export_state_words[] = { WEFT_EXPORT_STATE_LIST (WEFT_WORD_TEXT) NULL };

@@ -165,12 +165,13 @@ random_jobs_come_back (void **state)
     struct weft_job job;
     g_autofree char *words = draw (rand, &job);
     for (unsigned t = 0; weft_targets[t]; t++) {
-      whole[t] += comes_back (weft_targets[t], &job, words);
+      if (weft_targets[t]->write)
+        whole[t] += comes_back (weft_targets[t], &job, words);
     }
   }
   g_rand_free (rand);
   for (unsigned t = 0; weft_targets[t]; t++)
-    if (whole[t] < N_JOB / 10)
+    if (weft_targets[t]->write && whole[t] < N_JOB / 10)
       fail_msg ("%s: only %u of %d jobs", weft_targets[t]->name, whole[t], N_JOB);
 }
 
