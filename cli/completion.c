@@ -172,7 +172,7 @@ print_bash (void)
   g_auto (GStrv) models = weft_model_names (), stacks = weft_sheet_names (&weft_stack_sheet),
                  topologies = weft_sheet_names (&weft_cluster_sheet),
                  sites = weft_data_names (WEFT_SITE_FOLDER, WEFT_SHEET_SUFFIX);
-  g_autofree char *targets = weft_target_names (" ");
+  g_autofree char *targets = weft_target_names (" ", FALSE);
   g_auto (GStrv) software = g_strsplit (targets, " ", -1);
 
   weft_cli_form = WEFT_CLI_FORM_FLAGS;

@@ -44,9 +44,9 @@ static const char *
 line_text (weft_cli_options *o, const struct weft_field *row)
 {
   g_autofree char *about = weft_cli_executors_about (o->executors, has_line, row);
-  gboolean boolean = row->type == WEFT_TYPE_BOOL;
-  g_autofree char *line = g_strdup_printf ("%s%s%s%s%s", about, row->doc, boolean ? "" : " [",
-                                           boolean ? "" : row->def, boolean ? "" : "]");
+  gboolean shown = row->type != WEFT_TYPE_BOOL && *row->def;
+  g_autofree char *line = g_strdup_printf ("%s%s%s%s%s", about, row->doc, shown ? " [" : "",
+                                           shown ? row->def : "", shown ? "]" : "");
 
   return g_string_chunk_insert (o->text, line);
 }
@@ -57,7 +57,7 @@ value_text (weft_cli_options *o, const struct weft_field *row)
   g_autofree char *words = row->type == WEFT_TYPE_WORD ? weft_field_range (row) : NULL;
 
   return row->type == WEFT_TYPE_BOOL   ? NULL
-         : row->type == WEFT_TYPE_TEXT ? "TEXT"
+         : row->type == WEFT_TYPE_TEXT ? "LIST"
          : words                       ? g_string_chunk_insert (o->text, words)
                                        : "N";
 }
@@ -89,7 +89,8 @@ add_line (weft_cli_options *o, const struct weft_field *row)
                                       .value = value_text (o, row),
                                       .doc = line_text (o, row),
                                       .on = &given->on,
-                                      .text = &given->text };
+                                      .text = &given->text,
+                                      .joins = row->type == WEFT_TYPE_TEXT };
   guint at = last >= 0 ? (guint) last + 1 : o->flag->len;
 
   g_array_insert_val (o->flag, at, flag);

@@ -1,5 +1,6 @@
 #include "cli/ask.h"
 #include "cli/cli.h"
+#include "cli/critical_page.h"
 #include "cli/sure.h"
 #include "core/base/error.h"
 #include "core/report/explain.h"
@@ -127,7 +128,19 @@ read_role (const char *text, const weft_plan *plan, int64_t *role, GError **erro
 }
 
 static int
-run (const weft_cli_input *input, const char *role_text, gboolean graph)
+show_critical (const weft_plan *plan, const weft_timeline *timeline, gboolean graph, gboolean json)
+{
+  g_autoptr (GError) error = NULL;
+  g_autoptr (weft_critical) critical = weft_critical_new (plan, timeline, graph, &error);
+
+  if (!critical)
+    return weft_cli_fail (error);
+  (json ? weft_cli_critical_print_json : weft_cli_critical_print) (critical, plan, timeline);
+  return 0;
+}
+
+static int
+run (const weft_cli_input *input, const char *role_text, gboolean graph, gboolean critical)
 {
   const union weft_sim_options own = { { .graph = graph } };
   const struct weft_exec_options options = { .own = weft_own_options_of (weft_exec_sim.options,
@@ -145,6 +158,8 @@ run (const weft_cli_input *input, const char *role_text, gboolean graph)
   g_autoptr (weft_timeline) timeline = weft_exec_run (&weft_exec_sim, plan, &options, &error);
   if (!timeline)
     return weft_cli_fail (error);
+  if (critical)
+    return show_critical (plan, timeline, graph, input->json);
   g_autoptr (weft_report) report = weft_report_new (plan, timeline);
   g_autoptr (weft_explain) explain = weft_explain_new (report, role);
   const struct weft_cli_answer answer = { &plan->job, report->iteration.time_s,
@@ -159,10 +174,13 @@ run (const weft_cli_input *input, const char *role_text, gboolean graph)
 int
 weft_cli_explain (int argc, char **argv)
 {
-  gboolean graph = FALSE;
+  gboolean graph = FALSE, critical = FALSE;
   const char *role = NULL;
   const struct weft_cli_flag flags[] = {
     { .name = "role", .value = "N", .text = &role, .doc = "the pipeline stage to explain [0]" },
+    { .name = "critical-path",
+      .on = &critical,
+      .doc = "print what would shorten the step instead, and by how much" },
     { .name = "graph", .on = &graph, .doc = WEFT_OPTION_PREDICTED_GRAPH_DOC },
   };
   const struct weft_cli_page page = {
@@ -172,7 +190,8 @@ weft_cli_explain (int argc, char **argv)
         "state per rank, every kind of communication, the kernels of a layer, the bubble, the step "
         "as a sum, and the memory of a stage.  Each section names the source of its formulas.",
     .examples = "  weft explain --model llama3-8b --topology dgx-h100 --use-megatron-fsdp\n"
-                "  weft explain job.ini --role 1 --json\n",
+                "  weft explain job.ini --role 1 --json\n"
+                "  weft explain --model llama3-8b --topology dgx-h100 --critical-path\n",
     .flags = flags,
     .n_flags = G_N_ELEMENTS (flags),
     .job = TRUE,
@@ -180,5 +199,5 @@ weft_cli_explain (int argc, char **argv)
   g_auto (weft_cli_input) input = { 0 };
   int status = weft_cli_begin (&page, argc, argv, &input);
 
-  return status == WEFT_CLI_GO_ON ? run (&input, role, graph) : status;
+  return status == WEFT_CLI_GO_ON ? run (&input, role, graph, critical) : status;
 }

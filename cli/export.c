@@ -21,8 +21,8 @@ print_line (const struct weft_interop_line *line, int columns)
 static void
 print_report (const weft_interop_result *result)
 {
-  static const int order[] = { WEFT_EXPORT_NOT, WEFT_EXPORT_MAPPED, WEFT_EXPORT_DEFAULT,
-                               WEFT_EXPORT_OWN };
+  static const int order[] = { WEFT_EXPORT_NOT, WEFT_EXPORT_MAPPED, WEFT_EXPORT_ELSEWHERE,
+                               WEFT_EXPORT_DEFAULT, WEFT_EXPORT_OWN };
 
   printf ("%s\n\n", result->target->release);
   for (unsigned s = 0; s < G_N_ELEMENTS (order); s++)
@@ -43,6 +43,8 @@ print_json (const weft_interop_result *result)
   weft_json_text (b, "for", result->target->name);
   weft_json_text (b, "release", result->target->release);
   weft_json_text (b, "text", result->text);
+  if (result->launch)
+    weft_json_text (b, "launch", result->launch);
   weft_json_array (b, "settings");
   for (unsigned i = 0; i < result->lines->len; i++) {
     const struct weft_interop_line *line = result->lines->pdata[i];
@@ -103,9 +105,11 @@ weft_cli_export (int argc, char **argv)
   g_autoptr (GError) error = NULL;
   g_auto (weft_cli_input) input = { 0 };
   struct wishes wishes = { 0 };
-  g_autofree char *software = weft_target_names ("|");
+  g_autofree char *names = weft_target_names (", ", TRUE);
+  g_autofree char *software =
+      g_strconcat ("the software whose configuration is written: ", names, NULL);
   const struct weft_cli_flag flags[] = {
-    { "for", software, "the software whose configuration is written", NULL, &wishes.software },
+    { "for", "SOFTWARE", software, NULL, &wishes.software },
     { "output", "FILE", "write the configuration to FILE", NULL, &wishes.output },
     { "report", NULL,
       "print a line for every setting instead: mapped, default there, not expressible",

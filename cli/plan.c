@@ -715,7 +715,9 @@ weft_cli_plan (int argc, char **argv)
 {
   g_auto (weft_cli_input) input = { 0 };
   struct wishes wishes = { 0 };
-  g_autofree char *software = weft_target_names ("|");
+  g_autofree char *names = weft_target_names (", ", TRUE);
+  g_autofree char *software = g_strconcat (
+      "write FILE as a configuration of this software (weft export): ", names, NULL);
   const struct weft_cli_flag flags[] = {
     { "finalists", "N", "number of best strategies that SimGrid simulates [10]", NULL,
       &wishes.finalists },
@@ -724,8 +726,7 @@ weft_cli_plan (int argc, char **argv)
       .on = &wishes.improve,
       .doc = "predict JOB as it is, and search also what JOB fixes; flags stay fixed" },
     { "output", "FILE", "write the best strategy to FILE, as a job file", NULL, &wishes.output },
-    { "for", software, "write FILE as a configuration of this software (weft export)", NULL,
-      &wishes.software },
+    { "for", "SOFTWARE", software, NULL, &wishes.software },
     { .name = "partial",
       .on = &wishes.partial,
       .doc = "leave out settings that the software cannot express" },

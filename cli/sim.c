@@ -1,5 +1,6 @@
 #include "cli/ask.h"
 #include "cli/cli.h"
+#include "cli/disturbed.h"
 #include "cli/executors.h"
 #include "cli/html.h"
 #include "cli/executor_options.h"
@@ -18,12 +19,14 @@ static const char examples[] =
     "  weft sim --model gpt2 --topology dgx-h100\n"
     "  weft sim --model llama3-8b --topology dgx-h100 --nodes 4 --global-batch-size 64 \\\n"
     "      --pipeline-model-parallel-size 4 --trace step.json.gz --html step.html\n"
-    "  weft sim job.ini --executor clock --json\n";
+    "  weft sim job.ini --executor clock --json\n"
+    "  weft sim job.ini --straggler rank=5:1.2,node=3:1.1 --link nic3:0.5\n"
+    "  weft sim job.ini --jitter 0.05 --jitter-runs 50\n";
 
 /* Flags of the command that are not settings of the job. */
 struct sim_ask {
   const weft_cli_options *own; /* options that only one executor has */
-  const char *executor, *trace, *trace_ranks, *timeline, *html;
+  const char *executor, *trace, *trace_ranks, *timeline, *html, *jitter_runs;
   struct weft_exec_options options;
 };
 
@@ -40,24 +43,43 @@ read_trace_ranks (const struct sim_ask *ask, int64_t *ranks, GError **error)
   return weft_cli_number ("trace-ranks", "a number of ranks", ask->trace_ranks, 1, ranks, error);
 }
 
+/* Parses the value of --jitter-runs. */
+static gboolean
+read_runs (const struct sim_ask *ask, const struct weft_exec_ops *executor, int64_t *runs,
+           GError **error)
+{
+  *runs = WEFT_CLI_JITTER_RUNS;
+  if (!ask->jitter_runs)
+    return TRUE;
+  if (!weft_cli_has_jitter (executor, &ask->options))
+    return weft_bad_input (error, "--jitter-runs needs --jitter");
+  return weft_cli_number ("jitter-runs", "a number of runs", ask->jitter_runs, 1, runs, error);
+}
+
 static void
-print_text (const weft_report *report, weft_cli_sure *sure, const struct weft_cli_answer *answer)
+print_text (const weft_report *report, const weft_disturbance *disturbance, weft_cli_sure *sure,
+            const struct weft_cli_answer *answer)
 {
   struct weft_report_style style = { weft_cli_columns (), weft_cli_has_colour () };
   g_autoptr (GString) out = g_string_new (NULL);
 
   weft_report_print (report, style, out);
+  if (disturbance)
+    weft_disturbance_print (disturbance, out);
   weft_cli_print_fitting (out->str);
   weft_cli_print_sure (sure, answer);
 }
 
 static void
-print_json (const weft_report *report, weft_cli_sure *sure, const struct weft_cli_answer *answer)
+print_json (const weft_report *report, const weft_disturbance *disturbance, weft_cli_sure *sure,
+            const struct weft_cli_answer *answer)
 {
   g_autoptr (JsonBuilder) builder = json_builder_new ();
 
   json_builder_begin_object (builder);
   weft_report_to_json (report, builder);
+  if (disturbance)
+    weft_disturbance_to_json (disturbance, builder);
   weft_cli_add_sure (sure, builder, answer);
   json_builder_end_object (builder);
   weft_cli_print_json (builder);
@@ -73,10 +95,26 @@ check_outputs (const struct sim_ask *ask, GError **error)
   return weft_cli_check_outputs (outputs, G_N_ELEMENTS (outputs), NULL, error);
 }
 
+/* Simulates the step, and if it is disturbed also the undisturbed one; *disturbance is then their
+ * comparison. */
+static weft_timeline *
+simulate (const weft_plan *plan, const struct weft_exec_ops *executor, const struct sim_ask *ask,
+          int64_t runs, weft_disturbance **disturbance, GError **error)
+{
+  weft_timeline *timeline = NULL;
+
+  if (!weft_cli_is_disturbed (executor, &ask->options))
+    return weft_exec_run (executor, plan, &ask->options, error);
+  *disturbance = weft_cli_disturbed (plan, &ask->options, runs, &timeline, error);
+  return timeline;
+}
+
 static gboolean
 write_files (const weft_plan *plan, const weft_timeline *timeline, const struct sim_ask *ask,
              int64_t ranks, GError **error)
 {
+  if (ask->timeline && timeline->row_of)
+    return weft_bad_input (error, "--timeline: a disturbed step is written only with --unfolded");
   if (ask->trace && !weft_trace_write (plan, timeline, ranks, ask->trace, error))
     return FALSE;
   return !ask->timeline || weft_timeline_save (plan, timeline, ask->timeline, error);
@@ -106,16 +144,19 @@ run (const weft_cli_input *input, struct sim_ask *ask)
   g_autoptr (GError) error = NULL;
   struct weft_job job;
   const struct weft_exec_ops *executor = weft_cli_executor (ask->executor, &error);
-  int64_t ranks;
+  int64_t ranks, runs;
 
   if (!executor || !weft_cli_options_read (ask->own, executor, &ask->options.own, &error) ||
-      !read_trace_ranks (ask, &ranks, &error) || !weft_cli_job (input, &job, &error))
+      !read_trace_ranks (ask, &ranks, &error) || !read_runs (ask, executor, &runs, &error) ||
+      !weft_cli_job (input, &job, &error))
     return weft_cli_fail (error);
   g_autoptr (weft_cli_sure) sure = weft_cli_sure_new (&error);
   g_autoptr (weft_plan) plan = sure ? weft_plan_new (&job, &error) : NULL;
   if (!plan || !check_outputs (ask, &error))
     return weft_cli_fail (error);
-  g_autoptr (weft_timeline) timeline = weft_exec_run (executor, plan, &ask->options, &error);
+  g_autoptr (weft_disturbance) disturbance = NULL;
+  g_autoptr (weft_timeline) timeline =
+      simulate (plan, executor, ask, runs, &disturbance, &error);
   if (!timeline || !write_files (plan, timeline, ask, ranks, &error))
     return weft_cli_fail (error);
   g_autoptr (weft_report) report = weft_report_new (plan, timeline);
@@ -126,9 +167,9 @@ run (const weft_cli_input *input, struct sim_ask *ask)
   const struct weft_cli_answer answer = { &plan->job, report->iteration.time_s,
                                           (double) report->peak_bytes };
   if (input->json)
-    print_json (report, sure, &answer);
+    print_json (report, disturbance, sure, &answer);
   else
-    print_text (report, sure, &answer);
+    print_text (report, disturbance, sure, &answer);
   return report->fits ? 0 : 3;
 }
 
@@ -154,6 +195,10 @@ weft_cli_sim (int argc, char **argv)
       .value = "FILE",
       .text = &ask.timeline,
       .doc = "write begin and end of every op, for weft compare (.json or .json.gz)" },
+    { .name = "jitter-runs",
+      .value = "N",
+      .text = &ask.jitter_runs,
+      .doc = "steps with --jitter to simulate, from rising seeds [20]" },
     { .name = "html",
       .value = "FILE",
       .text = &ask.html,

@@ -52,18 +52,32 @@ gpus_of (const weft_settings *flags)
   return CLAMP (gpus > 0 ? gpus : nodes * per_node, 0, (gint64) 1 << 24);
 }
 
+/* Sets the error that no flag gives the model. Always returns NULL. */
+static gpointer
+says_no_model (const struct weft_target *target, const char *path, GError **error)
+{
+  weft_bad_input (error, "%s: a configuration of %s does not contain the model; give --model", path,
+                  target->release);
+  return NULL;
+}
+
 weft_interop_result *
 weft_cli_software_read (const char *software, const char *path, const weft_settings *flags,
                         gboolean partial, GError **error)
 {
   gsize length = 0;
   const struct weft_target *target = weft_target_find (software, error);
-  g_autofree char *text = target ? weft_file_read (path, MOST_BYTES, &length, error) : NULL;
+  g_autofree char *inside = target && target->file && g_file_test (path, G_FILE_TEST_IS_DIR)
+                                ? g_build_filename (path, target->file, NULL)
+                                : g_strdup (path);
+  g_autofree char *text = target ? weft_file_read (inside, MOST_BYTES, &length, error) : NULL;
 
   if (!text || !weft_file_check_text (text, length, path, error))
     return NULL;
-  g_autoptr (weft_interop_result) result =
-      weft_import (target, text, path, gpus_of (flags), partial, error);
+  if (target->model && !weft_settings_touch (flags, "model"))
+    return says_no_model (target, path, error);
+  struct weft_import_options options = { gpus_of (flags), flags, partial };
+  g_autoptr (weft_interop_result) result = weft_import (target, text, path, &options, error);
   if (!result || !is_complete (result, flags, path, error))
     return NULL;
   return g_steal_pointer (&result);
@@ -90,8 +104,7 @@ weft_cli_software_note_read (const weft_interop_result *result)
 }
 
 gboolean
-weft_cli_software_is_whole (const weft_interop_result *result, gboolean partial,
-                            GError **error)
+weft_cli_software_is_whole (const weft_interop_result *result, gboolean partial, GError **error)
 {
   g_autofree char *left_out = weft_export_left_out (result);
 
@@ -106,6 +119,19 @@ weft_cli_software_is_whole (const weft_interop_result *result, gboolean partial,
   return FALSE;
 }
 
+/* Prints on stderr what the configuration does not contain: the command that starts a run, and
+ * settings of the training program. */
+static void
+note_outside (const weft_interop_result *result)
+{
+  g_autofree char *elsewhere = weft_export_elsewhere (result);
+
+  if (result->launch)
+    fprintf (stderr, "weft: note: start: %s\n", result->launch);
+  if (elsewhere)
+    fprintf (stderr, "weft: note: the training program must set: %s\n", elsewhere);
+}
+
 void
 weft_cli_software_note_written (const weft_interop_result *result)
 {
@@ -118,6 +144,7 @@ weft_cli_software_note_written (const weft_interop_result *result)
            "weft export --report lists them\n",
            result->target->release, n[WEFT_EXPORT_MAPPED], n[WEFT_EXPORT_DEFAULT],
            n[WEFT_EXPORT_NOT]);
+  note_outside (result);
 }
 
 /* Appends a setting NAME=VALUE of the strategy, unless its key is given. */

@@ -22,6 +22,6 @@ gboolean weft_cli_software_is_whole (const weft_interop_result *result, gboolean
  * stderr. Returns the number of settings that were appended. */
 unsigned weft_cli_software_adopt (const weft_interop_result *result, weft_settings *settings);
 
-/* Prints on stderr how many settings an export has mapped: "17 settings mapped, 290 at the default
- * there". */
+/* Prints on stderr how many settings an export has mapped ("17 settings mapped, 290 at the default
+ * there"), and what the configuration does not contain. */
 void weft_cli_software_note_written (const weft_interop_result *result);

@@ -123,6 +123,24 @@ mark_contention (struct sim *x, double took, double alone)
     x->t->contended = TRUE;
 }
 
+/* Communication of `actor` on a lane has been ready since `since` and can start now, because
+ * `behind` has launched the other side. */
+static void
+note_wait (struct sim *x, uint32_t actor, uint32_t behind, enum weft_lane lane, double since)
+{
+  int64_t key = ((int64_t) actor * x->base.actors->n + behind) * WEFT_N_LANE + lane;
+  double seconds = weft_bridge_now () - since;
+
+  if (!x->waits || actor == behind || seconds <= 0)
+    return;
+  double *sum = g_hash_table_lookup (x->waits, &key);
+  if (!sum) {
+    sum = g_new0 (double, 1);
+    g_hash_table_insert (x->waits, g_memdup2 (&key, sizeof key), sum);
+  }
+  *sum += seconds;
+}
+
 /* ------------------------------------------------------------- collectives */
 
 /* Traffic on the links of the collectives that are launched together, of which `op` is the last. */
@@ -161,7 +179,7 @@ start_shift (struct sim *x, uint32_t c, uint32_t actor, uint32_t op, double late
 
   x->collective[c].pending++;
   start_flow (x, actor, weft_ring_pattern (kind, back), x->collective[c].traffic.bytes[0], latency,
-              sim_tag (SIM_COLLECTIVE, 0, c));
+              sim_tag (SIM_COLLECTIVE, actor, c));
 }
 
 /* Rate of a collective's flows over one class of links, in bytes per second. (fabric.h calls such a
@@ -196,7 +214,7 @@ start_member_flows (struct sim *x, uint32_t c, uint32_t actor, double latency)
       continue;
     m->pending++;
     start_paced_flow (x, actor, pattern, bytes / m->n_rounds, pace (&m->traffic, way), latency,
-                      sim_tag (SIM_COLLECTIVE, 0, c));
+                      sim_tag (SIM_COLLECTIVE, actor, c));
   }
 }
 
@@ -257,10 +275,11 @@ finish_collective (struct sim *x, uint32_t c)
 }
 
 static void
-collective_flow_done (struct sim *x, uint32_t c)
+collective_flow_done (struct sim *x, uint32_t c, uint32_t actor)
 {
   struct sim_collective *m = &x->collective[c];
 
+  x->flow_ends[actor] += weft_bridge_now ();
   if (--m->pending)
     return;
   if (++m->round < m->n_rounds)
@@ -285,14 +304,19 @@ arrive (struct sim *x, uint32_t actor, uint32_t op)
   const weft_program *p = sim_program (x, actor);
   uint32_t c = comm_of (x, actor, op);
   struct sim_collective *m = &x->collective[c];
+  const struct weft_comm *comm = &x->base.actors->comm[c];
 
   sim_lane_at (x, actor, p->op[op].lane)->posted = TRUE;
+  sim_lane_at (x, actor, p->op[op].lane)->since = weft_bridge_now ();
   if (holds_sms_while_waiting (x))
     hold_sms (x, actor, op, 1);
-  if (++m->arrived < x->base.actors->comm[c].n_actor)
+  if (++m->arrived < comm->n_actor)
     return;
+  for (uint32_t i = 0; i < comm->n_actor; i++)
+    note_wait (x, comm->actor[i], actor, p->op[op].lane,
+               sim_lane_at (x, comm->actor[i], p->op[op].lane)->since);
   m->traffic = *traffic_of (x, c, p, group_last (x, actor, p->op[op].lane));
-  m->n_rounds = x->step_by_step ? MAX (1, weft_coll_steps (&m->traffic)) : 1;
+  m->n_rounds = x->own.step_by_step ? MAX (1, weft_coll_steps (&m->traffic)) : 1;
   m->begin = weft_bridge_now ();
   start_round (x, c);
 }
@@ -347,6 +371,8 @@ start_transfer (struct sim *x, uint32_t actor, uint32_t direction)
 
   sent->begin = weft_bridge_now ();
   sent->alone = traffic.seconds;
+  note_wait (x, actor, peer, WEFT_LANE_PP, sent->posted);
+  note_wait (x, peer, actor, WEFT_LANE_PP, x->recv[2 * peer + !direction].posted);
   x->t->begin[actor][sent->op] = sent->begin;
   x->t->begin[peer][x->recv[2 * peer + !direction].op] = sent->begin;
   /* on topology cpu, the thread of the receiver copies the data */
@@ -365,11 +391,11 @@ post_transfer (struct sim *x, uint32_t actor, uint32_t op)
   if (holds_sms_while_waiting (x))
     hold_sms (x, actor, op, 1);
   if (row->kind == WEFT_OP_SEND) {
-    x->send[2 * actor + direction].op = op;
+    x->send[2 * actor + direction] = (struct sim_post){ .op = op, .posted = weft_bridge_now () };
     if (x->recv[2 * peer + !direction].op != WEFT_NO_OP)
       start_transfer (x, actor, direction);
   } else {
-    x->recv[2 * actor + direction].op = op;
+    x->recv[2 * actor + direction] = (struct sim_post){ .op = op, .posted = weft_bridge_now () };
     if (x->send[2 * peer + !direction].op != WEFT_NO_OP)
       start_transfer (x, peer, !direction);
   }
@@ -430,6 +456,18 @@ start_copy (struct sim *x, uint32_t actor, uint32_t op)
               plan->job.stack.kernel_gap, sim_tag (SIM_COPY, p->op[op].lane, actor));
 }
 
+/* Seconds of a copy or of a kernel outside the compute lane if it shares no link. A slow GPU makes
+ * kernels longer, not copies and not kernels of the host. */
+static double
+alone (const struct sim *x, uint32_t actor, uint32_t op)
+{
+  const weft_program *p = sim_program (x, actor);
+  gboolean kernel = weft_op_info[p->op[op].kind].class == WEFT_CLASS_COMPUTE &&
+                    (p->op[op].lane != WEFT_LANE_HOST || !holds_sms_while_waiting (x));
+
+  return x->base.plan->seconds[p->role][op] * (kernel ? sim_kernel_factor (x, actor, op) : 1);
+}
+
 /* Starts a kernel that is not on the compute lane. Such a kernel is either on a communication lane,
  * for example the sum after a reduction, or on the host. The time of a host kernel follows from its
  * bytes and from the host memory bandwidth, which all ranks of the node share. */
@@ -445,8 +483,7 @@ start_side_kernel (struct sim *x, uint32_t actor, uint32_t op)
     start_flow (x, actor, WEFT_PATTERN_HOST, weft_op_bytes (p, op), 0,
                 sim_tag (SIM_COPY, p->op[op].lane, actor));
   else
-    weft_bridge_after (x->base.plan->seconds[p->role][op],
-                       sim_tag (SIM_COPY, p->op[op].lane, actor));
+    weft_bridge_after (alone (x, actor, op), sim_tag (SIM_COPY, p->op[op].lane, actor));
 }
 
 static void
@@ -459,7 +496,7 @@ copy_done (struct sim *x, uint32_t actor, uint32_t lane)
   pause_thread (x, actor, op, -1);
   x->t->end[actor][op] = weft_bridge_now ();
   mark_contention (x, x->t->end[actor][op] - x->t->begin[actor][op],
-                   x->base.plan->seconds[p->role][op]);
+                   alone (x, actor, op));
   l->cursor++;
   l->posted = FALSE;
   advance (x, actor);
@@ -536,7 +573,7 @@ on_event (void *user, uint64_t tag)
       advance (x, actor_or_comm);
     break;
   case SIM_COLLECTIVE:
-    collective_flow_done (x, actor_or_comm);
+    collective_flow_done (x, actor_or_comm, detail);
     break;
   case SIM_TRANSFER:
     transfer_done (x, actor_or_comm, detail);
@@ -551,15 +588,13 @@ on_event (void *user, uint64_t tag)
   }
 }
 
+/* Frees everything that depends on the actors. */
 static void
-sim_close (weft_exec *base)
+drop_machine (struct sim *x)
 {
-  struct sim *x = (struct sim *) base;
-
-  if (!x)
-    return;
   if (x->open)
     weft_bridge_close ();
+  x->open = FALSE;
   for (uint32_t c = 0; c < x->base.actors->n_comm; c++)
     if (x->comm[c].known) {
       weft_coll_shape_release (&x->comm[c].shape);
@@ -569,7 +604,6 @@ sim_close (weft_exec *base)
   for (uint32_t actor = 0; actor < x->base.actors->n; actor++)
     weft_host_clock_clear (&x->clock[actor]);
   g_free (x->clock);
-  weft_hosts_free (x->hosts, x->base.plan->n_roles);
   weft_actors_free (x->base.actors);
   g_free (x->lane);
   g_free (x->collective);
@@ -577,8 +611,22 @@ sim_close (weft_exec *base)
   g_free (x->send);
   g_free (x->recv);
   g_free (x->issued);
-  if (x->t)
-    weft_timeline_free (x->t);
+  g_free (x->flow_ends);
+  g_clear_pointer (&x->waits, g_hash_table_unref);
+  g_clear_pointer (&x->t, weft_timeline_free);
+}
+
+static void
+sim_close (weft_exec *base)
+{
+  struct sim *x = (struct sim *) base;
+
+  if (!x)
+    return;
+  if (x->base.actors)
+    drop_machine (x);
+  weft_hosts_free (x->hosts, x->base.plan->n_roles);
+  weft_disturb_clear (&x->disturb);
   g_free (x);
 }
 
@@ -594,42 +642,95 @@ empty_posts (uint32_t n)
 static const struct weft_field fields[] = { WEFT_SIM_OPTION_LIST (WEFT_OPTION_FIELD) };
 static const struct weft_table table = { "option of executor sim", fields, G_N_ELEMENTS (fields) };
 
-static weft_exec *
-sim_open (const weft_plan *plan, const struct weft_exec_options *options, GError **error)
+/* The actors of the step. With jitter no two ranks are alike. */
+static weft_actors *
+make_actors (const struct sim *x)
 {
-  union weft_sim_options own;
-  weft_host **hosts = NULL;
+  const weft_plan *plan = x->base.plan;
+  gboolean uneven = x->disturb.slow || x->disturb.share;
+  const struct weft_uneven how = { x->disturb.slow, x->disturb.share, uneven ? x->rounds : 0 };
 
-  weft_own_options_read (&options->own, &table, own.at);
-  weft_actors *a = weft_actors_new (&plan->fabric, &plan->mesh, !own.unfolded);
+  return weft_actors_new_uneven (&plan->fabric, &plan->mesh,
+                                 !x->own.unfolded && x->disturb.jitter == 0, &how);
+}
 
-  if (!weft_exec_check_size (plan, a, error) ||
-      !weft_exec_hosts (plan, own.graph != 0, &hosts, error)) {
-    weft_actors_free (a);
-    return NULL;
-  }
-  struct sim *x = g_new0 (struct sim, 1);
-  x->base = (weft_exec){ .ops = &weft_exec_sim, .plan = plan, .actors = a };
-  x->step_by_step = own.step_by_step != 0;
+/* Makes everything that depends on the actors, and opens the bridge. Takes ownership of `a`. */
+static gboolean
+make_machine (struct sim *x, weft_actors *a, GError **error)
+{
+  x->base.actors = a;
   x->lane = g_new0 (struct sim_lane, (size_t) a->n * WEFT_N_LANE);
   x->collective = g_new0 (struct sim_collective, a->n_comm + 1);
   x->comm = g_new0 (struct sim_comm, a->n_comm + 1);
   x->send = empty_posts (2 * a->n);
   x->recv = empty_posts (2 * a->n);
   x->issued = g_new0 (uint32_t, a->n);
-  x->hosts = hosts;
+  x->flow_ends = g_new0 (double, a->n + 1);
+  if (x->own.waits)
+    x->waits = g_hash_table_new_full (g_int64_hash, g_int64_equal, g_free, g_free);
   x->clock = g_new0 (struct weft_host_clock, a->n + 1);
   for (uint32_t actor = 0; actor < a->n; actor++)
-    x->clock[actor] = weft_host_clock_new (hosts[a->role[actor]]);
-  x->t = weft_timeline_new (plan, a, "sim");
+    x->clock[actor] = weft_host_clock_new (x->hosts[a->role[actor]]);
+  x->t = weft_timeline_new (x->base.plan, a, "sim");
   sim_gpu_open (x);
   x->open = weft_bridge_open (on_event, x, error);
-  if (!x->open) {
+  for (uint32_t link = 0; x->open && link < a->n_link; link++)
+    weft_bridge_link (a->capacity[link]);
+  return x->open;
+}
+
+static gboolean
+with_flag (gboolean good, const char *flag, GError **error)
+{
+  if (!good)
+    g_prefix_error (error, "%s: ", flag);
+  return good;
+}
+
+/* Reads the options that disturb the step. */
+static gboolean
+read_disturbance (struct sim *x, GError **error)
+{
+  const struct weft_fabric *f = &x->base.plan->fabric;
+  const char *slow = g_quark_to_string ((GQuark) x->own.straggler),
+             *link = g_quark_to_string ((GQuark) x->own.link);
+
+  x->disturb.jitter = x->own.jitter;
+  x->disturb.seed = (uint64_t) x->own.jitter_seed;
+  return with_flag (weft_disturb_stragglers (&x->disturb, f, slow, error), "--straggler", error) &&
+         with_flag (weft_disturb_links (&x->disturb, f, link, error), "--link", error);
+}
+
+static gboolean
+check_size (const struct sim *x, const weft_actors *a, GError **error)
+{
+  if (weft_exec_check_size (x->base.plan, a, error))
+    return TRUE;
+  if (x->disturb.jitter > 0)
+    g_prefix_error (error, "--jitter makes all ranks differ: ");
+  return FALSE;
+}
+
+static weft_exec *
+sim_open (const weft_plan *plan, const struct weft_exec_options *options, GError **error)
+{
+  struct sim *x = g_new0 (struct sim, 1);
+
+  x->base = (weft_exec){ .ops = &weft_exec_sim, .plan = plan };
+  x->rounds = 1;
+  weft_own_options_read (&options->own, &table, x->own.at);
+  weft_actors *a = read_disturbance (x, error) ? make_actors (x) : NULL;
+  if (!a || !check_size (x, a, error) ||
+      !weft_exec_hosts (plan, x->own.graph != 0, &x->hosts, error)) {
+    if (a)
+      weft_actors_free (a);
     sim_close (&x->base);
     return NULL;
   }
-  for (uint32_t link = 0; link < a->n_link; link++)
-    weft_bridge_link (a->capacity[link]);
+  if (!make_machine (x, a, error)) {
+    sim_close (&x->base);
+    return NULL;
+  }
   return &x->base;
 }
 
@@ -670,17 +771,110 @@ all_done (const struct sim *x, GError **error)
   return TRUE;
 }
 
+static gboolean
+run_step (struct sim *x, GError **error)
+{
+  for (uint32_t actor = 0; actor < x->base.actors->n; actor++)
+    advance (x, actor);
+  if (!weft_bridge_run (error) || !all_done (x, error))
+    return FALSE;
+  weft_timeline_add_launches (x->t, x->base.plan, x->hosts);
+  weft_timeline_finish (x->t, x->base.plan);
+  return TRUE;
+}
+
+/* Largest difference between the times of two actors of one role. */
+static double
+difference (const struct sim *x, uint32_t a, uint32_t b)
+{
+  const weft_program *p = sim_program (x, a);
+  double most = 0;
+
+  for (uint32_t op = 0; op < p->n_op; op++) {
+    most = fmax (most, fabs (x->t->begin[a][op] - x->t->begin[b][op]));
+    most = fmax (most, fabs (x->t->end[a][op] - x->t->end[b][op]));
+  }
+  return fmax (most, fabs (x->flow_ends[a] - x->flow_ends[b]) / (p->n_op + 1));
+}
+
+/* Largest difference between the times of actors that only the last round of splitting has
+ * separated. */
+static double
+misfit (const struct sim *x)
+{
+  const weft_actors *a = x->base.actors;
+  g_autoptr (GHashTable) first = g_hash_table_new (NULL, NULL);
+  double most = 0;
+
+  for (uint32_t i = 0; a->like && i < a->n; i++) {
+    gpointer found, key = GUINT_TO_POINTER (a->like[i]);
+    if (g_hash_table_lookup_extended (first, key, NULL, &found))
+      most = fmax (most, difference (x, GPOINTER_TO_UINT (found), i));
+    else
+      g_hash_table_insert (first, key, GUINT_TO_POINTER (i));
+  }
+  return most;
+}
+
+/* Simulates a folded, disturbed step again with one more round of splitting. FALSE without an
+ * error: the classes of this round are too many to simulate. */
+static gboolean
+split_more (struct sim *x, GError **error)
+{
+  x->rounds++;
+  weft_actors *a = make_actors (x);
+  if (!weft_exec_check_size (x->base.plan, a, NULL)) {
+    weft_actors_free (a);
+    return FALSE;
+  }
+  drop_machine (x);
+  return make_machine (x, a, error) && run_step (x, error);
+}
+
+static gboolean
+settle (struct sim *x, GError **error)
+{
+  GError *failed = NULL;
+
+  while ((x->t->misfit = misfit (x)) > WEFT_SAME_TIME * x->t->seconds)
+    if (!split_more (x, &failed))
+      break;
+  if (failed)
+    g_propagate_error (error, failed);
+  return !failed;
+}
+
+static void
+add_waits (struct sim *x)
+{
+  GHashTableIter iter;
+  gpointer key, seconds;
+
+  if (!x->waits)
+    return;
+  x->t->waits = g_array_new (FALSE, FALSE, sizeof (struct weft_timeline_wait));
+  g_hash_table_iter_init (&iter, x->waits);
+  while (g_hash_table_iter_next (&iter, &key, &seconds)) {
+    int64_t number = *(const int64_t *) key, pair = number / WEFT_N_LANE;
+    struct weft_timeline_wait wait = { (uint32_t) (pair / x->base.actors->n),
+                                       (uint32_t) (pair % x->base.actors->n),
+                                       (enum weft_lane) (number % WEFT_N_LANE),
+                                       *(const double *) seconds };
+    g_array_append_val (x->t->waits, wait);
+  }
+}
+
 static weft_timeline *
 sim_drain (weft_exec *base, GError **error)
 {
   struct sim *x = (struct sim *) base;
 
-  for (uint32_t actor = 0; actor < x->base.actors->n; actor++)
-    advance (x, actor);
-  if (!weft_bridge_run (error) || !all_done (x, error))
+  if (!run_step (x, error) || !settle (x, error))
     return NULL;
-  weft_timeline_add_launches (x->t, x->base.plan, x->hosts);
-  weft_timeline_finish (x->t, x->base.plan);
+  if (x->base.actors->folded && (weft_disturb_any (&x->disturb) || x->own.waits))
+    x->t->row_of = g_memdup2 (x->base.actors->actor_of,
+                              x->base.plan->mesh.n_ranks * sizeof (uint32_t));
+  add_waits (x);
   x->t->engine = weft_bridge_version ();
   x->t->n_activities = weft_bridge_activities ();
   return g_steal_pointer (&x->t);

@@ -31,6 +31,39 @@ find_stops (struct sim_role *role, const weft_host *host)
   }
 }
 
+static void
+free_pace (void *data)
+{
+  struct sim_pace *pace = data;
+
+  for (guint i = 0; i < pace->speeds->len; i++)
+    g_free (g_array_index (pace->speeds, struct sim_speed, i).prefix);
+  g_array_unref (pace->speeds);
+  g_free (pace);
+}
+
+/* The pace of an actor: an existing one if another actor has the same kernel times. */
+static struct sim_pace *
+pace_of (struct sim *x, uint32_t actor)
+{
+  const weft_actors *a = x->base.actors;
+  struct sim_pace wanted = { .role = a->role[actor], .actor = WEFT_NO_ACTOR, .slow = 1 };
+
+  if (x->disturb.slow)
+    wanted.slow = x->disturb.slow[a->rank[actor]];
+  if (x->disturb.jitter > 0)
+    wanted.actor = actor;
+  for (guint i = 0; i < x->paces->len && wanted.actor == WEFT_NO_ACTOR; i++) {
+    struct sim_pace *pace = x->paces->pdata[i];
+    if (pace->role == wanted.role && pace->slow == wanted.slow)
+      return pace;
+  }
+  struct sim_pace *made = g_memdup2 (&wanted, sizeof wanted);
+  made->speeds = g_array_new (FALSE, FALSE, sizeof (struct sim_speed));
+  g_ptr_array_add (x->paces, made);
+  return made;
+}
+
 void
 sim_gpu_open (struct sim *x)
 {
@@ -38,53 +71,80 @@ sim_gpu_open (struct sim *x)
 
   x->role = g_new0 (struct sim_role, plan->n_roles);
   x->gpu = g_new0 (struct sim_gpu, x->base.actors->n);
+  x->paces = g_ptr_array_new_with_free_func (free_pace);
   for (uint32_t r = 0; r < plan->n_roles; r++) {
     x->role[r].p = plan->role[r];
-    x->role[r].speeds = g_array_new (FALSE, FALSE, sizeof (struct sim_speed));
+    x->role[r].times = g_array_new (FALSE, FALSE, sizeof (struct sim_times));
     find_stops (&x->role[r], x->hosts[r]);
   }
+  for (uint32_t actor = 0; actor < x->base.actors->n; actor++)
+    x->gpu[actor].pace = pace_of (x, actor);
 }
 
 void
 sim_gpu_close (struct sim *x)
 {
   for (uint32_t r = 0; r < x->base.plan->n_roles; r++) {
-    for (guint i = 0; i < x->role[r].speeds->len; i++)
-      g_free (g_array_index (x->role[r].speeds, struct sim_speed, i).prefix);
-    g_array_unref (x->role[r].speeds);
+    for (guint i = 0; i < x->role[r].times->len; i++)
+      g_free (g_array_index (x->role[r].times, struct sim_times, i).seconds);
+    g_array_unref (x->role[r].times);
     g_free (x->role[r].stop);
   }
+  g_ptr_array_unref (x->paces);
   g_free (x->role);
   g_free (x->gpu);
 }
 
-static double *
-make_prefix (const struct sim *x, const weft_program *p, uint32_t sms_taken)
+/* Undisturbed seconds of the kernels of a role, by op. */
+static const double *
+times_of (struct sim *x, uint32_t role, uint32_t sms_taken)
 {
   struct weft_cost cost = weft_plan_cost (x->base.plan);
+  GArray *known = x->role[role].times;
+
+  for (guint i = 0; i < known->len; i++)
+    if (g_array_index (known, struct sim_times, i).sms_taken == sms_taken)
+      return g_array_index (known, struct sim_times, i).seconds;
+  struct sim_times times = { sms_taken, g_new (double, x->role[role].p->n_op + 1) };
+  weft_cost_program (&cost, x->role[role].p, sms_taken, times.seconds);
+  g_array_append_val (known, times);
+  return times.seconds;
+}
+
+double
+sim_kernel_factor (const struct sim *x, uint32_t actor, uint32_t op)
+{
+  return weft_disturb_factor (&x->disturb, x->base.actors->rank[actor], op);
+}
+
+static double *
+make_prefix (struct sim *x, uint32_t actor, uint32_t sms_taken)
+{
+  const weft_program *p = sim_program (x, actor);
+  const double *seconds = times_of (x, x->base.actors->role[actor], sms_taken);
   uint32_t n = p->lane_n[WEFT_LANE_GPU];
   double *prefix = g_new (double, n + 1);
-  g_autofree double *seconds = g_new (double, p->n_op + 1);
 
-  weft_cost_program (&cost, p, sms_taken, seconds);
   prefix[0] = 0;
-  for (uint32_t i = 0; i < n; i++)
-    prefix[i + 1] = prefix[i] + seconds[p->lane_ops[WEFT_LANE_GPU][i]];
+  for (uint32_t i = 0; i < n; i++) {
+    uint32_t op = p->lane_ops[WEFT_LANE_GPU][i];
+    prefix[i + 1] = prefix[i] + seconds[op] * sim_kernel_factor (x, actor, op);
+  }
   return prefix;
 }
 
 static const double *
 prefix_of (struct sim *x, uint32_t actor, uint32_t sms_taken)
 {
-  struct sim_role *role = &x->role[x->base.actors->role[actor]];
+  GArray *speeds = x->gpu[actor].pace->speeds;
 
-  for (guint i = 0; i < role->speeds->len; i++) {
-    const struct sim_speed *speed = &g_array_index (role->speeds, struct sim_speed, i);
+  for (guint i = 0; i < speeds->len; i++) {
+    const struct sim_speed *speed = &g_array_index (speeds, struct sim_speed, i);
     if (speed->sms_taken == sms_taken)
       return speed->prefix;
   }
-  struct sim_speed speed = { sms_taken, make_prefix (x, role->p, sms_taken) };
-  g_array_append_val (role->speeds, speed);
+  struct sim_speed speed = { sms_taken, make_prefix (x, actor, sms_taken) };
+  g_array_append_val (speeds, speed);
   return speed.prefix;
 }
 

@@ -2,12 +2,27 @@
  * kernels) share. */
 #pragma once
 #include "core/exec/exec.h"
+#include "exec_sim/exec_sim.h"
 
-/* Kernel times of a pipeline stage while communication occupies some SMs. prefix[i] is the sum in
- * seconds over the first i ops of the compute lane. */
+/* Kernel times of a rank while communication occupies some SMs. prefix[i] is the sum in seconds
+ * over the first i ops of the compute lane. */
 struct sim_speed {
   uint32_t sms_taken;
   double *prefix;
+};
+
+/* Undisturbed kernel times of a pipeline stage while communication occupies some SMs, by op. */
+struct sim_times {
+  uint32_t sms_taken;
+  double *seconds;
+};
+
+/* The kernel times of ranks of one role that are slow by one factor. With jitter every actor has
+ * its own. */
+struct sim_pace {
+  uint32_t role, actor; /* actor: the only one with these times, or WEFT_NO_ACTOR */
+  double slow;
+  GArray *speeds;       /* array of struct sim_speed */
 };
 
 struct sim_role {
@@ -15,7 +30,7 @@ struct sim_role {
   /* [position]: last op of the sequence of kernels from this position on that depends on no other
    * lane */
   uint32_t *stop;
-  GArray *speeds;   /* array of struct sim_speed */
+  GArray *times;    /* array of struct sim_times */
 };
 
 /* The compute kernels of one rank. `cursor` is the position of the first op that has not ended.
@@ -27,6 +42,7 @@ struct sim_gpu {
   gboolean running;
   uint32_t cursor, at, stop, sms_taken, generation;
   double since, done;
+  struct sim_pace *pace;
 };
 
 struct sim_lane {
@@ -35,6 +51,7 @@ struct sim_lane {
    * timer is set for the date at which the host issues this op */
   gboolean posted, waking;
   uint32_t pending;        /* number of transfers of the current launch that have not ended */
+  double since;            /* date of the current launch */
 };
 
 /* The current collective of a communicator. arrived: number of actors that have launched the
@@ -54,6 +71,7 @@ struct sim_comm {
 
 struct sim_post {
   uint32_t op;
+  double posted; /* date of its launch */
   /* of the current transfer: start date, and duration in seconds without contention */
   double begin, alone;
 };
@@ -61,9 +79,14 @@ struct sim_post {
 struct sim {
   weft_exec base;
   gboolean open; /* this executor has opened the bridge and must close it */
-  gboolean step_by_step;
+  union weft_sim_options own;
+  weft_disturb disturb;
+  uint32_t rounds;           /* rounds of splitting of a disturbed step (actors.h) */
+  double *flow_ends;         /* [actor] sum of the dates at which its flows ended */
+  GHashTable *waits;         /* key of wait_key() -> seconds; NULL: not recorded */
   weft_timeline *t;
   struct sim_role *role;
+  GPtrArray *paces;          /* struct sim_pace */
   struct sim_gpu *gpu;          /* [actor] */
   struct sim_lane *lane;        /* [actor][lane] */
   struct sim_collective *collective;  /* [comm] */
@@ -104,6 +127,10 @@ gboolean sim_deps_done (const struct sim *x, uint32_t actor, uint32_t op);
 gboolean sim_host_issues (struct sim *x, uint32_t actor, uint32_t op, double *date);
 
 /* gpu.c */
+
+/* The factor by which a disturbance lengthens a kernel of an actor. */
+double sim_kernel_factor (const struct sim *x, uint32_t actor, uint32_t op);
+
 void sim_gpu_open (struct sim *x);
 void sim_gpu_close (struct sim *x);
 

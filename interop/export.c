@@ -1,6 +1,7 @@
 #include "interop/result.h"
 #include "core/base/error.h"
 #include "core/base/suggest.h"
+#include "core/program/layout.h"
 #include <string.h>
 
 struct writer {
@@ -121,6 +122,38 @@ add_key (struct writer *w, const char *name, const char *value)
   weft_keys_add (w->keys, w->target->schema, w->target->prefix, name, value, "export", NULL);
 }
 
+/* What the form of a key calculates for the job; NULL: nothing. The caller frees it. */
+static char *
+calculated (const struct writer *w, const char *key)
+{
+  const struct weft_meanings *meanings = weft_target_meanings (w->target);
+
+  for (unsigned i = 0; i < meanings->n; i++) {
+    const struct weft_row *row = meanings->at[i].row;
+    if (row->key && row->form && strcmp (row->key, key) == 0)
+      return row->form->out (w->ours);
+  }
+  return NULL;
+}
+
+/* Adds keys of a text "key=value key=value" that are not given yet. The value "*" stands for that
+ * of the form of the key. */
+static void
+add_also (struct writer *w, const char *text)
+{
+  g_auto (GStrv) words = g_strsplit (text ? text : "", " ", -1);
+
+  for (unsigned i = 0; words[i]; i++) {
+    g_auto (GStrv) pair = g_strsplit (words[i], "=", 2);
+    if (!pair[0] || !pair[1] || weft_keys_value (w->keys, w->target->schema, pair[0]))
+      continue;
+    g_autofree char *value =
+        strcmp (pair[1], "*") == 0 ? calculated (w, pair[0]) : g_strdup (pair[1]);
+    if (value)
+      add_key (w, pair[0], value);
+  }
+}
+
 /* Adds the partner of a row if it is a key without value. */
 static void
 add_partner (struct writer *w, const struct weft_row *row)
@@ -141,7 +174,8 @@ add_setting (struct writer *w, unsigned setting)
   g_autofree char *absent = weft_reading_absent (w->ours, setting);
 
   gboolean idle = absent && own_reason (w->ours, setting);
-  if (w->theirs[setting] || idle || g_strcmp0 (absent, weft_reading_at (w->ours, setting)) == 0)
+  if (w->theirs[setting] || idle || weft_reading_elsewhere (w->ours, setting) ||
+      g_strcmp0 (absent, weft_reading_at (w->ours, setting)) == 0)
     return;
   for (unsigned i = 0; i < meanings->n; i++) {
     const struct weft_meaning *meaning = &meanings->at[i];
@@ -150,6 +184,7 @@ add_setting (struct writer *w, unsigned setting)
       continue;
     add_partner (w, meaning->row);
     add_key (w, meaning->row->key, value);
+    add_also (w, meaning->row->also);
     for (unsigned p = 0; p < meaning->sets.n; p++)
       w->theirs[meaning->sets.at[p].setting] = meaning->row->key;
     return;
@@ -164,23 +199,25 @@ add_line (struct writer *w, weft_interop_result *result, const weft_reading *bac
   const struct weft_field *field = weft_texts_field (setting, NULL);
   const char *value = weft_reading_at (w->ours, setting), *own = own_reason (w->ours, setting);
   const char *there = weft_reading_at (back, setting);
+  const char *elsewhere = weft_reading_elsewhere (w->ours, setting);
 
   if (field->type == WEFT_TYPE_METHOD)
     return;
   gboolean same = g_strcmp0 (value, there) == 0;
   int state = own                  ? WEFT_EXPORT_OWN
+              : elsewhere          ? WEFT_EXPORT_ELSEWHERE
               : !same              ? WEFT_EXPORT_NOT
               : w->theirs[setting] ? WEFT_EXPORT_MAPPED
                                    : WEFT_EXPORT_DEFAULT;
   struct weft_interop_line *line =
       weft_interop_line_add (result, field->name, value, w->theirs[setting], state);
-  if (own)
-    line->why = g_strdup (own);
+  if (own || elsewhere)
+    line->why = g_strdup (own ? own : elsewhere);
   if (!same) {
     line->there = g_strdup (there);
     line->instead = there ? g_strdup_printf ("%s=%s", field->name, there) : NULL;
   }
-  if (!own && !same)
+  if (state == WEFT_EXPORT_NOT)
     line->why = g_strdup_printf ("%s there", there ? there : "needs a key");
   result->n_not += state == WEFT_EXPORT_NOT;
 }
@@ -255,6 +292,37 @@ adapt_padding (const struct weft_target *target, struct weft_job *job)
     job->strategy.make_vocab_size_divisible_by = there->strategy.make_vocab_size_divisible_by;
 }
 
+/* Buckets of Megatron-Core's default size, where the software has another default, get this size as
+ * a number. */
+static void
+adapt_buckets (const struct weft_target *target, struct weft_job *job)
+{
+  g_autoptr (weft_reading) ours = weft_reading_of_job (target, job);
+  union weft_strategy *k = &job->strategy;
+  g_autofree char *there = weft_reading_absent (ours, (unsigned) weft_texts_find ("bucket_size"));
+
+  if (k->bucket_size == WEFT_NONE && g_strcmp0 (there, "none") != 0)
+    k->bucket_size = (int64_t) weft_layout_default_threshold (
+        (uint32_t) (weft_job_dp (job) * k->context_parallel_size));
+}
+
+/* The export of a target whose keys are settings of Weft. */
+static weft_interop_result *
+export_settings (const struct weft_target *target, const struct weft_job *job)
+{
+  weft_interop_result *result = weft_interop_result_new (target);
+  g_auto (GStrv) texts = weft_texts_of (job);
+
+  for (unsigned i = 0; i < weft_texts_count (); i++) {
+    const struct weft_field *field = weft_texts_field (i, NULL);
+    if (field->type != WEFT_TYPE_METHOD)
+      weft_interop_line_add (result, field->name, texts[i], field->name, WEFT_EXPORT_MAPPED);
+  }
+  result->text = target->write (target, NULL, job);
+  result->launch = target->launch (job);
+  return result;
+}
+
 weft_interop_result *
 weft_export (const struct weft_target *target, const struct weft_job *job, GError **error)
 {
@@ -263,8 +331,15 @@ weft_export (const struct weft_target *target, const struct weft_job *job, GErro
   g_autoptr (weft_keys_read) keys = weft_keys_read_new ();
   g_autofree const char **theirs = g_new0 (const char *, weft_texts_count ());
 
+  if (!target->write) {
+    weft_bad_input (error, "%s is only read, by weft import", target->release);
+    return NULL;
+  }
+  if (target->settings)
+    return export_settings (target, job);
   normalise (plain);
   adapt_padding (target, plain);
+  adapt_buckets (target, plain);
   keys->gpus = plain->cluster.n_gpus;
   g_autoptr (weft_reading) ours = weft_reading_of_job (target, plain);
   g_autoptr (weft_reading) back = weft_reading_new (target, keys);
@@ -273,13 +348,32 @@ weft_export (const struct weft_target *target, const struct weft_job *job, GErro
     add_key (&w, target->always[i].key, target->always[i].value);
   for (unsigned i = 0; i < weft_texts_count (); i++)
     add_setting (&w, i);
+  weft_reading_share (back, ours);
   if (!weft_reading_apply (back, error))
     return NULL;
   for (unsigned i = 0; i < weft_texts_count (); i++)
     add_line (&w, result, back, i);
   add_refusals (&w, result);
   result->text = target->write (target, keys, plain);
+  result->launch = target->launch ? target->launch (plain) : NULL;
   return g_steal_pointer (&result);
+}
+
+char *
+weft_export_elsewhere (const weft_interop_result *result)
+{
+  g_autoptr (GString) text = g_string_new (NULL);
+  const char *section;
+
+  for (unsigned i = 0; i < result->lines->len; i++) {
+    const struct weft_interop_line *line = result->lines->pdata[i];
+    int setting = line->state == WEFT_EXPORT_ELSEWHERE ? weft_texts_find (line->ours) : -1;
+    const struct weft_field *field =
+        setting >= 0 ? weft_texts_field ((unsigned) setting, &section) : NULL;
+    if (field && strcmp (section, "model") != 0 && strcmp (field->def, line->value) != 0)
+      g_string_append_printf (text, "%s%s = %s", text->len ? ", " : "", line->ours, line->value);
+  }
+  return text->len ? g_string_free (g_steal_pointer (&text), FALSE) : NULL;
 }
 
 char *

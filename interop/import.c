@@ -1,5 +1,6 @@
 #include "interop/result.h"
 #include "core/base/error.h"
+#include <math.h>
 #include <string.h>
 
 /* Whether a row gives the key a meaning for its value. */
@@ -17,6 +18,15 @@ has_meaning (const struct weft_target *target, unsigned key, const char *value)
   return FALSE;
 }
 
+/* Whether the software writes both texts for one value: "1.0" and "1" as numbers. */
+static gboolean
+is_same (const struct weft_key *key, const char *text)
+{
+  return strcmp (key->def, text) == 0 ||
+         (key->kind == WEFT_KEY_REAL && strcmp (key->def, "none") != 0 &&
+          fabs (g_ascii_strtod (key->def, NULL) - g_ascii_strtod (text, NULL)) <= 0);
+}
+
 static int
 state_of (const struct weft_target *target, unsigned number, const char *value)
 {
@@ -26,7 +36,7 @@ state_of (const struct weft_target *target, unsigned number, const char *value)
     return WEFT_IMPORT_MAPPED;
   if (weft_target_quiet (target, number))
     return WEFT_IMPORT_QUIET;
-  return key->kind != WEFT_KEY_ON && key->kind != WEFT_KEY_OFF && strcmp (key->def, value) == 0
+  return key->kind != WEFT_KEY_ON && key->kind != WEFT_KEY_OFF && is_same (key, value)
              ? WEFT_IMPORT_DEFAULT
              : WEFT_IMPORT_NOT;
 }
@@ -71,13 +81,14 @@ refuse (const weft_interop_result *result, const weft_keys_read *keys, GError **
   return weft_bad_input (error, "%s\n(--partial leaves them out)", text->str);
 }
 
-/* Whether a setting is written even at Weft's default: other fields of the model or the topology
- * would change it. */
+/* Whether a setting is written even at Weft's default: other fields of the model, the topology or
+ * the stack would change it. */
 static gboolean
 is_always_written (const struct weft_field *field, const char *section)
 {
   return field->type != WEFT_TYPE_TEXT &&
-         (strcmp (section, "model") == 0 || strcmp (field->name, "precision") == 0);
+         (strcmp (section, "model") == 0 || strcmp (field->name, "precision") == 0 ||
+          strcmp (field->name, "distributed_config") == 0);
 }
 
 /* Adds the settings that differ from Weft's defaults, and notes those that need a key. */
@@ -90,6 +101,8 @@ add_settings (weft_interop_result *result, const weft_reading *reading, const ch
   for (unsigned i = 0; i < weft_texts_count (); i++) {
     const struct weft_field *field = weft_texts_field (i, &section);
     const char *text = weft_reading_at (reading, i);
+    if (weft_reading_elsewhere (reading, i) && !weft_reading_is_said (reading, i))
+      continue;
     if (!text)
       g_ptr_array_add (result->needed, (char *) field->name);
     else if (strcmp (text, defaults[i]) != 0 || is_always_written (field, section))
@@ -97,22 +110,48 @@ add_settings (weft_interop_result *result, const weft_reading *reading, const ch
   }
 }
 
+/* The import of a target whose keys are settings of Weft. */
+static weft_interop_result *
+import_settings (const struct weft_target *target, const char *text, const char *name,
+                 gboolean partial, GError **error)
+{
+  g_autoptr (weft_interop_result) result = weft_interop_result_new (target);
+
+  result->settings = weft_settings_new ();
+  result->needed = g_ptr_array_new ();
+  result->unknown = g_ptr_array_new_with_free_func (g_free);
+  g_autoptr (weft_keys_read) none = weft_keys_read_new ();
+  if (!target->settings (text, name, result->settings, none->unknown, error) ||
+      (!partial && !refuse (result, none, error)))
+    return NULL;
+  for (unsigned i = 0; i < none->unknown->len; i++)
+    g_ptr_array_add (result->unknown, g_strdup (none->unknown->pdata[i]));
+  for (unsigned i = 0; i < weft_settings_count (result->settings); i++) {
+    const struct weft_setting *setting = weft_settings_at (result->settings, i);
+    weft_interop_line_add (result, NULL, setting->value, setting->key, WEFT_IMPORT_MAPPED);
+  }
+  return g_steal_pointer (&result);
+}
+
 weft_interop_result *
-weft_import (const struct weft_target *target, const char *text, const char *name, gint64 gpus,
-             gboolean partial, GError **error)
+weft_import (const struct weft_target *target, const char *text, const char *name,
+             const struct weft_import_options *options, GError **error)
 {
   g_autoptr (weft_interop_result) result = weft_interop_result_new (target);
   g_autoptr (weft_keys_read) keys = weft_keys_read_new ();
 
+  if (target->settings)
+    return import_settings (target, text, name, options->partial, error);
   if (!target->read (text, name, keys, error))
     return NULL;
   gboolean says_gpus = keys->gpus > 0;
   if (!says_gpus)
-    keys->gpus = gpus;
+    keys->gpus = options->gpus;
   add_lines (result, keys);
-  if (!partial && !refuse (result, keys, error))
+  if (!options->partial && !refuse (result, keys, error))
     return NULL;
   g_autoptr (weft_reading) reading = weft_reading_new (target, keys);
+  weft_reading_take_flags (reading, options->flags);
   if (!weft_reading_apply (reading, error))
     return NULL;
   result->settings = weft_settings_new ();

@@ -14,6 +14,7 @@
   X (WEFT_EXPORT_MAPPED, "mapped", "a key of the software says it")                                \
   X (WEFT_EXPORT_DEFAULT, "default", "the software does this without a key")                       \
   X (WEFT_EXPORT_OWN, "own", "a setting of Weft that is no part of a run, or has no effect")       \
+  X (WEFT_EXPORT_ELSEWHERE, "elsewhere", "the training program says it, not the configuration")    \
   X (WEFT_EXPORT_NOT, "not expressible", "the software has no key for this value")
 enum weft_export_state { WEFT_EXPORT_STATE_LIST (WEFT_WORD_ID) WEFT_N_EXPORT_STATE };
 extern const char *const weft_export_state_words[];
@@ -42,6 +43,7 @@ struct weft_interop_line {
 struct weft_interop_result {
   const struct weft_target *target;
   char *text;              /* export: the file */
+  char *launch;            /* export: the command that starts a run; NULL: the text says it */
   GPtrArray *lines;        /* struct weft_interop_line * */
   unsigned n_not;          /* lines that are not expressible */
   weft_settings *settings; /* import: the settings of a job */
@@ -59,8 +61,18 @@ weft_export (const struct weft_target *target, const struct weft_job *job, GErro
 /* The sentence about what an export leaves out; NULL: nothing. The caller frees it. */
 char *weft_export_left_out (const weft_interop_result *result);
 
-/* Imports a text that messages call `name`. `gpus` is the size of the cluster, if the caller knows
- * it and the text may not say it; else 0. Unknown keys and keys that Weft cannot express are an
- * error unless `partial`. */
+/* The settings of an exported job, without those of its model, that the training program must set
+ * to other values than Weft's default; NULL: none. The caller frees the text. */
+char *weft_export_elsewhere (const weft_interop_result *result);
+
+struct weft_import_options {
+  gint64 gpus; /* size of the cluster, if the caller knows it and the text may not say it; else 0 */
+  const weft_settings *flags; /* settings that the caller gives; may be NULL */
+  gboolean partial;           /* leave out unknown keys, and keys that Weft cannot express */
+};
+
+/* Imports a text that messages call `name`. The result does not contain the flags: they only say
+ * what the software has no keys for. */
 weft_interop_result *weft_import (const struct weft_target *target, const char *text,
-                                  const char *name, gint64 gpus, gboolean partial, GError **error);
+                                  const char *name, const struct weft_import_options *options,
+                                  GError **error);

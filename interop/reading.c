@@ -1,6 +1,7 @@
 /* What keys mean for every setting of a job. */
 #include "interop/target.h"
 #include "core/base/error.h"
+#include "core/job/job.h"
 #include <string.h>
 
 struct weft_reading {
@@ -69,6 +70,15 @@ weft_reading_gpus (const weft_reading *reading)
   return reading->keys ? reading->keys->gpus : reading->gpus;
 }
 
+gint64
+weft_reading_replicas (const weft_reading *reading)
+{
+  gint64 model = weft_reading_int (reading, "tensor_model_parallel_size") *
+                 weft_reading_int (reading, "pipeline_model_parallel_size") *
+                 weft_reading_int (reading, "context_parallel_size");
+  return model > 0 ? weft_reading_gpus (reading) / model : 0;
+}
+
 const char *
 weft_reading_at (const weft_reading *reading, unsigned setting)
 {
@@ -134,6 +144,62 @@ weft_reading_agrees (const weft_reading *reading, const struct weft_pairs *pairs
   return TRUE;
 }
 
+/* ----------------------------------------------------------- settings that no key can say */
+
+/* Forgets texts that no key has said: they were found before all keys were known. */
+static void
+forget (weft_reading *reading)
+{
+  for (unsigned i = 0; i < weft_texts_count (); i++)
+    if (!reading->said[i])
+      g_clear_pointer (&reading->text[i], g_free);
+}
+
+const char *
+weft_reading_elsewhere (const weft_reading *reading, unsigned setting)
+{
+  const struct weft_meanings *meanings = weft_target_meanings (reading->target);
+  const char *section;
+
+  weft_texts_field (setting, &section);
+  if (reading->target->model && strcmp (section, "model") == 0)
+    return reading->target->model;
+  for (unsigned i = 0; i < meanings->n; i++)
+    if (meanings->at[i].row->elsewhere && meanings->at[i].sets.at->setting == setting &&
+        weft_reading_agrees (reading, &meanings->at[i].when))
+      return meanings->at[i].row->doc;
+  return NULL;
+}
+
+gboolean
+weft_reading_is_said (const weft_reading *reading, unsigned setting)
+{
+  return reading->said[setting];
+}
+
+void
+weft_reading_share (weft_reading *reading, const weft_reading *from)
+{
+  for (unsigned i = 0; i < weft_texts_count (); i++)
+    if (weft_reading_elsewhere (from, i))
+      say (reading, i, g_strdup (weft_reading_at (from, i)));
+}
+
+void
+weft_reading_take_flags (weft_reading *reading, const weft_settings *flags)
+{
+  for (unsigned i = 0; flags && i < weft_settings_count (flags); i++) {
+    const struct weft_setting *flag = weft_settings_at (flags, i);
+    int setting = weft_texts_find (flag->key);
+    char *text = setting >= 0 && weft_reading_elsewhere (reading, (unsigned) setting)
+                     ? weft_texts_print ((unsigned) setting, flag->value)
+                     : NULL;
+    if (text)
+      say (reading, (unsigned) setting, text);
+  }
+  forget (reading);
+}
+
 /* ------------------------------------------------------------------ settings without a key */
 
 /* The value that a row gives a setting, or NULL. */
@@ -154,7 +220,8 @@ assumed (const weft_reading *reading, unsigned setting, char **text)
 
   for (unsigned i = meanings->n; i--;) {
     const struct weft_meaning *meaning = &meanings->at[i];
-    const char *value = meaning->key < 0 ? value_of (meaning, setting) : NULL;
+    const char *value =
+        meaning->key < 0 && !meaning->row->elsewhere ? value_of (meaning, setting) : NULL;
     if (!value || !weft_reading_agrees (reading, &meaning->when))
       continue;
     *text = meaning->row->compute ? meaning->row->compute (reading) : g_strdup (value);
@@ -277,9 +344,7 @@ weft_reading_apply (weft_reading *reading, GError **error)
 {
   if (!apply_rows (reading, FALSE, error) || !apply_rows (reading, TRUE, error))
     return FALSE;
-  for (unsigned i = 0; i < weft_texts_count (); i++)
-    if (!reading->said[i])
-      g_clear_pointer (&reading->text[i], g_free); /* found before all keys were applied */
+  forget (reading);
   for (unsigned i = 0; i < weft_texts_count (); i++)
     weft_reading_at (reading, i);
   return TRUE;

@@ -128,7 +128,8 @@ build_meanings (const struct weft_target *target)
   struct weft_meanings *meanings = g_new (struct weft_meanings, 1);
 
   for (unsigned i = 0; i < target->n_rows; i++)
-    if (target->rows[i].key && g_str_has_suffix (target->rows[i].key, ".*"))
+    if (target->rows[i].key && g_str_has_suffix (target->rows[i].key, ".*") &&
+        weft_schema_find (target->schema, target->rows[i].key) < 0)
       append_table (named, target, &target->rows[i]);
     else
       append_meaning (all, target, &target->rows[i]);
@@ -179,19 +180,20 @@ target_at (const void *targets, unsigned i)
 }
 
 char *
-weft_target_names (const char *between)
+weft_target_names (const char *between, gboolean written)
 {
   GString *names = g_string_new (NULL);
 
   for (unsigned n = 0; weft_targets[n]; n++)
-    g_string_append_printf (names, "%s%s", n ? between : "", weft_targets[n]->name);
+    if (weft_targets[n]->write || !written)
+      g_string_append_printf (names, "%s%s", names->len ? between : "", weft_targets[n]->name);
   return g_string_free (names, FALSE);
 }
 
 const struct weft_target *
 weft_target_find (const char *name, GError **error)
 {
-  g_autofree char *names = weft_target_names (", ");
+  g_autofree char *names = weft_target_names (", ", FALSE);
   unsigned n = 0;
 
   for (; weft_targets[n]; n++)

@@ -313,6 +313,13 @@ add_double (struct shell *s, struct word *word, GArray *words, GError **error)
 
 /* ------------------------------------------------------------------------ one command */
 
+/* The length of a backslash with the end of its line, after which the line goes on; else 0. */
+static unsigned
+continued (const char *at)
+{
+  return at[0] != '\\' ? 0 : at[1] == '\n' ? 2 : at[1] == '\r' && at[2] == '\n' ? 3 : 0;
+}
+
 /* Skips blanks, comments and continued lines. Returns whether there were any. */
 static gboolean
 skip_blanks (struct shell *s)
@@ -320,10 +327,10 @@ skip_blanks (struct shell *s)
   const char *from = s->at;
 
   for (;;)
-    if (*s->at == ' ' || *s->at == '\t' || *s->at == '\r')
+    if (g_ascii_isspace (*s->at) && *s->at != '\n')
       s->at++;
-    else if (s->at[0] == '\\' && (s->at[1] == '\n' || (s->at[1] == '\r' && s->at[2] == '\n'))) {
-      s->at += s->at[1] == '\r' ? 3 : 2;
+    else if (continued (s->at)) {
+      s->at += continued (s->at);
       s->line++;
     } else if (*s->at == '#' && (s->at == from || g_ascii_isspace (s->at[-1])))
       s->at += strcspn (s->at, "\n");
@@ -345,7 +352,7 @@ read_word (struct shell *s, GArray *words, const char *stops, GError **error)
       ok = add_single (s, &word, error);
     else if (*s->at == '"')
       ok = add_double (s, &word, words, error);
-    else if (s->at[0] == '\\' && (s->at[1] == '\n' || s->at[1] == '\r'))
+    else if (continued (s->at))
       break;
     else {
       s->at += *s->at == '\\' && s->at[1];

@@ -30,6 +30,10 @@ struct weft_row {
                              the key */
   const struct weft_form *form;                   /* NULL: `theirs` and `sets` say all */
   char *(*compute) (const weft_reading *reading); /* key NULL: the value of the setting `sets` */
+  const char *also;   /* other keys that an export writes with this one, for example
+                         "communication_data_type=fp32"; the value "*" is that of the key's form;
+                         NULL: none */
+  gboolean elsewhere; /* key NULL: no key says the setting `sets`; doc says what does */
   const char *doc; /* why the key does not change a step; key NULL and `sets` empty: what the
                          software refuses when `when` holds */
 };
@@ -45,6 +49,8 @@ struct weft_target {
   const char *doc;
   const char *stack;  /* the stack that imported jobs have */
   const char *prefix; /* what the software writes before a key: "--" */
+  const char *file;   /* the file to read if a folder is given; NULL: folders are refused */
+  const char *model;  /* what says the model, if no key does; NULL: keys say it */
   const struct weft_schema *schema;
   const struct weft_row *rows;
   unsigned n_rows;
@@ -52,18 +58,25 @@ struct weft_target {
   unsigned n_always;
   gboolean same_names; /* a key whose destination is the name of a setting has its meaning, and
                           spellings of core/aliases.def have theirs */
+  /* Reads a file whose keys are settings of Weft; NULL: its keys are those of the schema, and the
+   * next function reads it. `unknown` gets a sentence (char *) for each key that Weft lacks. */
+  gboolean (*settings) (const char *text, const char *name, weft_settings *out, GPtrArray *unknown,
+                        GError **error);
   /* Reads a file of the software; messages call it `name`. */
   gboolean (*read) (const char *text, const char *name, weft_keys_read *out, GError **error);
-  /* Writes a file of the software. The caller frees it. */
+  /* Writes a file of the software; NULL: it is only read. The caller frees it. */
   char *(*write) (const struct weft_target *target, const weft_keys_read *keys,
                   const struct weft_job *job);
+  /* The command that starts a run with an exported file; may be NULL. The caller frees it. */
+  char *(*launch) (const struct weft_job *job);
 };
 
 /* All targets, closed by NULL. */
 extern const struct weft_target *const weft_targets[];
 
-/* The names of all targets with `between` between them. The caller frees the text. */
-char *weft_target_names (const char *between);
+/* The names of all targets with `between` between them; `written`: only of those that an export
+ * writes. The caller frees the text. */
+char *weft_target_names (const char *between, gboolean written);
 
 /* The target of this name; NULL and an error that names the targets. */
 const struct weft_target *weft_target_find (const char *name, GError **error);
@@ -76,6 +89,17 @@ weft_reading *weft_reading_new (const struct weft_target *target, const weft_key
 /* The same for the settings of a job, which say what holds; there are no keys. */
 weft_reading *weft_reading_of_job (const struct weft_target *target, const struct weft_job *job);
 void weft_reading_free (weft_reading *reading);
+
+/* Why no key of the software says a setting: the training program or a command line does. NULL:
+ * keys say it. */
+const char *weft_reading_elsewhere (const weft_reading *reading, unsigned setting);
+
+/* Whether a key or a flag has said a setting. */
+gboolean weft_reading_is_said (const weft_reading *reading, unsigned setting);
+
+/* Gives the reading the settings that no key says: those of another reading, or of flags. */
+void weft_reading_share (weft_reading *reading, const weft_reading *from);
+void weft_reading_take_flags (weft_reading *reading, const weft_settings *flags);
 G_DEFINE_AUTOPTR_CLEANUP_FUNC (weft_reading, weft_reading_free)
 
 /* Applies the keys: afterwards every setting has a text, or NULL if the software needs a key for
@@ -94,6 +118,9 @@ gint64 weft_reading_int (const weft_reading *reading, const char *name);
 
 /* The number of GPUs of the job; 0: it is not known. */
 gint64 weft_reading_gpus (const weft_reading *reading);
+
+/* Data-parallel replicas, or 0 if the number of GPUs is not known. */
+gint64 weft_reading_replicas (const weft_reading *reading);
 
 /* The value of a key; NULL: it is not given. */
 const char *weft_reading_key (const weft_reading *reading, const char *name);

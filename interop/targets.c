@@ -1,8 +1,18 @@
 #include "interop/result.h"
+#include "interop/accelerate.h"
+#include "interop/automodel.h"
+#include "interop/deepspeed.h"
+#include "interop/hugging_face.h"
 #include "interop/megatron.h"
+#include "interop/megatron_core.h"
+#include "interop/own_job.h"
 #include "interop/torchtitan.h"
 
-const struct weft_target *const weft_targets[] = { &weft_megatron_lm, &weft_torchtitan, NULL };
+const struct weft_target *const weft_targets[] = {
+  &weft_megatron_lm, &weft_megatron_core, &weft_torchtitan,
+  &weft_automodel,   &weft_deepspeed,     &weft_accelerate,
+  &weft_own_job,     &weft_hugging_face,  NULL,
+};
 
 const char *const weft_export_state_words[] = { WEFT_EXPORT_STATE_LIST (WEFT_WORD_TEXT) NULL };
 const char *const weft_import_state_words[] = { WEFT_IMPORT_STATE_LIST (WEFT_WORD_TEXT) NULL };
@@ -33,6 +43,7 @@ weft_interop_result_free (weft_interop_result *result)
   if (!result)
     return;
   g_free (result->text);
+  g_free (result->launch);
   g_ptr_array_unref (result->lines);
   g_clear_pointer (&result->settings, weft_settings_free);
   g_clear_pointer (&result->needed, g_ptr_array_unref);

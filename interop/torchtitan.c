@@ -1,4 +1,5 @@
 #include "interop/torchtitan.h"
+#include "interop/pipelining.h"
 #include "interop/toml.h"
 #include "core/base/error.h"
 #include "core/base/suggest.h"
@@ -166,16 +167,6 @@ weft_titan_positions (const weft_reading *reading)
 
 /* ----------------------------------------------------------------------------------- batch */
 
-/* Replicas of the pipeline, or 0 if the number of GPUs is not known. */
-static gint64
-replicas_of (const weft_reading *reading)
-{
-  gint64 model = weft_reading_int (reading, "tensor_model_parallel_size") *
-                 weft_reading_int (reading, "pipeline_model_parallel_size") *
-                 weft_reading_int (reading, "context_parallel_size");
-  return model > 0 ? weft_reading_gpus (reading) / model : 0;
-}
-
 static gboolean
 local_in (weft_reading *reading, const char *value, GError **error)
 {
@@ -193,7 +184,7 @@ local_out (const weft_reading *reading)
 static gboolean
 pipeline_batch_in (weft_reading *reading, const char *value, GError **error)
 {
-  gint64 replicas = replicas_of (reading);
+  gint64 replicas = weft_reading_replicas (reading);
 
   if (replicas < 1)
     return weft_bad_input (error, "with pipeline stages the batch depends on the number of GPUs; "
@@ -205,7 +196,8 @@ pipeline_batch_in (weft_reading *reading, const char *value, GError **error)
 static char *
 pipeline_batch_out (const weft_reading *reading)
 {
-  gint64 replicas = replicas_of (reading), global = weft_reading_int (reading, "global_batch_size");
+  gint64 replicas = weft_reading_replicas (reading),
+         global = weft_reading_int (reading, "global_batch_size");
   return replicas > 0 && global % replicas == 0 ? print_int (global / replicas) : NULL;
 }
 
@@ -213,7 +205,7 @@ pipeline_batch_out (const weft_reading *reading)
 static char *
 weft_titan_global (const weft_reading *reading)
 {
-  gint64 replicas = replicas_of (reading);
+  gint64 replicas = weft_reading_replicas (reading);
   return replicas > 0 ? print_int (8 * replicas) : NULL;
 }
 
@@ -223,7 +215,8 @@ static gboolean
 global_in (weft_reading *reading, const char *value, GError **error)
 {
   gint64 global = g_ascii_strtoll (value, NULL, 10);
-  gint64 step = int_of_key (reading, "training.local_batch_size", 8) * replicas_of (reading);
+  gint64 step =
+      int_of_key (reading, "training.local_batch_size", 8) * weft_reading_replicas (reading);
 
   if (global < 0)
     return TRUE;
@@ -262,90 +255,6 @@ static char *
 replicate_out (const weft_reading *reading)
 {
   return g_strdup (weft_reading_text (reading, "dp_replicate_size"));
-}
-
-/* -------------------------------------------------------------------------------- pipeline */
-
-/* Schedules of torch.distributed.pipelining; `chunks` is 2 for those with several stages on a
- * rank that Weft counts as chunks. */
-static const struct schedule_word {
-  const char *theirs, *ours;
-  gboolean chunks;
-} schedules[] = {
-  { "1F1B", "1f1b", FALSE },          { "Interleaved1F1B", "1f1b", TRUE },
-  { "GPipe", "gpipe", FALSE },        { "LoopedBFS", "breadth-first", TRUE },
-  { "ZBVZeroBubble", "zb-v", FALSE }, { "DualPipeV", "dualpipev", FALSE },
-};
-
-/* Layers with the additional ones that stand for embedding and output head. */
-static gint64
-effective_layers (const weft_reading *reading)
-{
-  static const char *const also[] = { "account_for_embedding_in_pipeline_split",
-                                      "account_for_loss_in_pipeline_split" };
-  gint64 layers = weft_reading_int (reading, "num_layers");
-
-  for (unsigned i = 0; i < G_N_ELEMENTS (also); i++)
-    layers += g_strcmp0 (weft_reading_text (reading, also[i]), "true") == 0;
-  return layers;
-}
-
-static gboolean
-schedule_in (weft_reading *reading, const char *value, GError **error)
-{
-  for (unsigned i = 0; i < G_N_ELEMENTS (schedules); i++)
-    if (weft_same_name (schedules[i].theirs, value)) {
-      weft_reading_set (reading, "pipeline_schedule", schedules[i].ours);
-      weft_reading_set (reading, "virtual_pipeline_model_parallel_size",
-                        schedules[i].chunks ? "2" : "none");
-      return TRUE;
-    }
-  return weft_bad_input (error,
-                         "found \"%s\", wanted 1F1B, Interleaved1F1B, GPipe, LoopedBFS, "
-                         "ZBVZeroBubble or DualPipeV",
-                         value);
-}
-
-static char *
-schedule_out (const weft_reading *reading)
-{
-  gboolean chunks =
-      strcmp (weft_reading_text (reading, "virtual_pipeline_model_parallel_size"), "none") != 0;
-
-  for (unsigned i = 0; i < G_N_ELEMENTS (schedules); i++)
-    if (schedules[i].chunks == chunks &&
-        strcmp (schedules[i].ours, weft_reading_text (reading, "pipeline_schedule")) == 0)
-      return g_strdup (schedules[i].theirs);
-  return NULL;
-}
-
-static gboolean
-layers_per_stage_in (weft_reading *reading, const char *value, GError **error)
-{
-  gint64 layers = effective_layers (reading), each = g_ascii_strtoll (value, NULL, 10);
-  gint64 ranks = weft_reading_int (reading, "pipeline_model_parallel_size");
-  gint64 stages = each > 0 ? (layers + each - 1) / each : 0;
-
-  if (!weft_reading_text (reading, "num_layers"))
-    return TRUE; /* the model is missing, which is reported by itself */
-  if (stages < 1 || ranks < 1 || stages % ranks || layers % stages)
-    return weft_bad_input (error,
-                           "%" G_GINT64_FORMAT " layers, with those that stand for embedding and "
-                           "head, are no equal stages of %s on %" G_GINT64_FORMAT " ranks",
-                           layers, value, ranks);
-  if (stages > ranks)
-    weft_reading_set_int (reading, "virtual_pipeline_model_parallel_size", stages / ranks);
-  return TRUE;
-}
-
-static char *
-layers_per_stage_out (const weft_reading *reading)
-{
-  gint64 chunks = weft_reading_int (reading, "virtual_pipeline_model_parallel_size");
-  gint64 stages = chunks * weft_reading_int (reading, "pipeline_model_parallel_size");
-  gint64 layers = effective_layers (reading);
-
-  return stages > 0 && layers % stages == 0 ? print_int (layers / stages) : NULL;
 }
 
 /* ------------------------------------------------------------------------------- recompute */
@@ -539,8 +448,6 @@ FORM_OF (local)
 FORM_OF (pipeline_batch)
 FORM_OF (global)
 FORM_OF (replicate)
-FORM_OF (schedule)
-FORM_OF (layers_per_stage)
 FORM_OF (checkpointing)
 FORM_OF (option)
 #undef FORM_OF

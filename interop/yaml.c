@@ -49,18 +49,6 @@ add_pair (struct reader *r, const yaml_node_pair_t *pair, const char *path, unsi
 }
 
 static gboolean
-add_scalar (struct reader *r, const yaml_node_t *node, const char *path, GError **error)
-{
-  struct weft_yaml_value value = { g_strdup (path),
-                                   g_strdup ((const char *) node->data.scalar.value),
-                                   line_of (node) };
-
-  g_array_append_val (r->values, value);
-  return r->values->len <= MOST_VALUES ||
-         weft_bad_input (error, "%s:%u: more than %d values", r->name, value.line, MOST_VALUES);
-}
-
-static gboolean
 add_items (struct reader *r, const yaml_node_t *node, const char *path, unsigned depth,
            GError **error)
 {
@@ -76,6 +64,25 @@ add_items (struct reader *r, const yaml_node_t *node, const char *path, unsigned
 }
 
 static gboolean
+is_empty (const yaml_node_t *node)
+{
+  return node->type == YAML_SEQUENCE_NODE
+             ? node->data.sequence.items.start == node->data.sequence.items.top
+             : node->data.mapping.pairs.start == node->data.mapping.pairs.top;
+}
+
+static gboolean
+add_text (struct reader *r, const yaml_node_t *node, const char *path, const char *text,
+          GError **error)
+{
+  struct weft_yaml_value value = { g_strdup (path), g_strdup (text), line_of (node) };
+
+  g_array_append_val (r->values, value);
+  return r->values->len <= MOST_VALUES ||
+         weft_bad_input (error, "%s:%u: more than %d values", r->name, value.line, MOST_VALUES);
+}
+
+static gboolean
 add_node (struct reader *r, int id, const char *path, unsigned depth, GError **error)
 {
   const yaml_node_t *node = yaml_document_get_node (r->document, id);
@@ -84,7 +91,9 @@ add_node (struct reader *r, int id, const char *path, unsigned depth, GError **e
     return weft_bad_input (error, "%s:%u: more than %d levels", r->name, line_of (node),
                            MOST_DEPTH);
   if (node->type == YAML_SCALAR_NODE)
-    return add_scalar (r, node, path, error);
+    return add_text (r, node, path, (const char *) node->data.scalar.value, error);
+  if (is_empty (node) && *path)
+    return add_text (r, node, path, "", error);
   if (node->type == YAML_SEQUENCE_NODE)
     return add_items (r, node, path, depth, error);
   const yaml_node_pair_t *pair = node->data.mapping.pairs.start;

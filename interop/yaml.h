@@ -9,6 +9,7 @@ struct weft_yaml_value {
 };
 
 /* All scalars in the order of the file: an array of struct weft_yaml_value, which the caller
- * unrefs.  Anchors and aliases are followed.  NULL and an error "name:line: ..." if libyaml refuses
- * the text, or if it has more than one document or a key that is no scalar. */
+ * unrefs.  An empty mapping or list has the text "".  Anchors and aliases are followed.  NULL and
+ * an error "name:line: ..." if libyaml refuses the text, or if it has more than one document or a
+ * key that is no scalar. */
 GArray *weft_yaml_values (const char *text, const char *name, GError **error);

@@ -1,6 +1,7 @@
 #include "planner/bound.h"
 #include "core/job/pipeline.h"
 #include "core/job/stages.h"
+#include "planner/shorten.h"
 #include <math.h>
 
 /* The number of microbatches in flight that lower bounds may assume. For schedules with
@@ -348,4 +349,43 @@ weft_bound_schedule (weft_segment_cache *cache, const struct weft_job *job)
                                   .input = pass.way[WEFT_SEGMENT_BACKWARD] };
   }
   return weft_grid_replay_uneven (grid, times, transfer_seconds (&a)) * ROUNDING;
+}
+
+/* ------------------------------------------------------------------------- the lanes */
+
+/* Seconds for which the ops of one microbatch occupy the busiest lane of a role: of the microbatch
+ * that occupies the lane for the shortest time. */
+static double
+lane_seconds (const weft_plan *plan, uint32_t role, uint32_t m)
+{
+  const weft_program *p = plan->role[role];
+  g_autofree double *sum = g_new0 (double, WEFT_N_LANE *m);
+  double most = 0;
+
+  for (uint32_t op = 0; op < p->n_op; op++)
+    if (p->op[op].micro < m && weft_lane_traits[p->op[op].lane].communicates)
+      sum[p->op[op].lane * m + p->op[op].micro] += plan->seconds[role][op];
+  for (uint32_t lane = 0; lane < WEFT_N_LANE; lane++) {
+    double least = INFINITY;
+    for (uint32_t i = 0; i < m; i++)
+      least = fmin (least, sum[lane * m + i]);
+    most = fmax (most, least);
+  }
+  return most;
+}
+
+double
+weft_bound_lanes (weft_segment_cache *cache, const struct weft_job *job)
+{
+  struct weft_job few = weft_shorten_most (job);
+  uint32_t m = (uint32_t) weft_job_microbatches (&few);
+  double most = 0;
+
+  if (!job->strategy.use_megatron_fsdp || weft_job_sharding (job) < WEFT_SHARD_GRADS ||
+      weft_job_microbatches (job) < m || !weft_job_check (&few, NULL))
+    return 0;
+  g_autoptr (weft_plan) plan = weft_segment_cache_plan (cache, &few);
+  for (uint32_t role = 0; plan && role < plan->n_roles; role++)
+    most = fmax (most, lane_seconds (plan, role, m));
+  return most * (double) weft_job_microbatches (job) * ROUNDING;
 }

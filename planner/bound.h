@@ -49,3 +49,8 @@ struct weft_bound weft_bound_passes (weft_segment_cache *cache, const struct wef
  * of `passes` and with transfers between stages, priced without contention. 0 if it was not
  * computed. */
 double weft_bound_schedule (weft_segment_cache *cache, const struct weft_job *job);
+
+/* Lower bound of the step time in seconds for Megatron-FSDP, which gathers weights and reduces
+ * gradients in every microbatch: the longest time for which the microbatches occupy a lane,
+ * measured on the programs of few microbatches. 0 for other jobs. */
+double weft_bound_lanes (weft_segment_cache *cache, const struct weft_job *job);

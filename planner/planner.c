@@ -1,8 +1,7 @@
 #include "planner/planner.h"
 #include "core/base/error.h"
-#include "exec_sim/exec_sim.h"
 #include "planner/bound.h"
-#include "planner/shorten.h"
+#include "planner/trials.h"
 #include <math.h>
 #include <stdlib.h>
 
@@ -17,11 +16,11 @@ struct searcher {
   uint32_t n;
   GSequence *open; /* candidates that may still be among the best, in the order of comes_before() */
   weft_segment_cache *segments;
-  double best_clock;   /* lowest clock time among the candidates that fit in memory */
-  double nearest_miss; /* lowest clock time among the candidates that do not fit in memory */
-  double last_clock;   /* highest clock time of the finalists; set once all finalists are known */
+  double best_clock;     /* lowest clock time among the candidates that fit in memory */
+  double nearest_miss;   /* lowest clock time among the candidates that do not fit in memory */
+  double last_clock;     /* highest clock time of the finalists; set once all finalists are known */
   double best_simulated; /* lowest simulated time of all candidates */
-  uint32_t n_steps;    /* number of calls of attempt() */
+  uint32_t n_steps;      /* number of bounds and times computed */
   struct weft_search_plans plans;
   gboolean stopped;
   /* error of the first candidate whose step cannot be captured as a CUDA graph */
@@ -53,117 +52,92 @@ stops (struct searcher *s)
   return s->stopped;
 }
 
-struct sample {
-  double seconds;
-  /* bytes of the role that needs most: the planned bytes, and the bytes without padding */
-  double bytes, least;
-  /* the step cannot be captured as a CUDA graph; the other fields are then 0 */
-  gboolean refused;
-};
-
-static weft_plan *
-build (struct searcher *s, const struct weft_job *job, enum weft_plan_depth depth, GError **error)
+/* Adds the number of plans that a trial has built, and stores the error of the first candidate
+ * whose step cannot be captured as a CUDA graph. */
+static void
+count_trial (struct searcher *s, struct weft_trial *t)
 {
-  s->plans.by_depth[depth]++;
-  return weft_plan_new_draft (job, depth, weft_segment_cache_placements (s->segments), error);
+  for (int depth = 0; depth <= WEFT_PLAN_PROVED; depth++)
+    s->plans.by_depth[depth] += t->plans[depth];
+  if (t->refused && !s->refused)
+    s->refused = g_steal_pointer (&t->error);
+  if (t->refused)
+    g_clear_error (&t->error);
 }
 
+/* Runs trials. A single trial runs in this process, unless the trial simulates: memory that SimGrid
+ * has used stays in the process. */
 static gboolean
-sample (struct searcher *s, const struct weft_job *job, enum weft_plan_depth depth,
-        struct sample *out, GError **error)
+run_trials (struct searcher *s, struct weft_trial *t, uint32_t n, GError **error)
 {
-  const union weft_clock_options own = { { .graph = s->options->graph, .roles = TRUE } };
-  const struct weft_exec_options exec = { .own = weft_own_options_of (weft_exec_clock.options,
-                                                                      own.at) };
-  g_autoptr (weft_plan) plan = build (s, job, depth, error);
+  gboolean here = n == 1 && t->depth != WEFT_TRIAL_SIMULATED;
+  const struct weft_trials how = { .graph = s->options->graph,
+                                   .placements = weft_segment_cache_placements (s->segments),
+                                   .n_workers = here ? 1 : s->options->n_workers };
 
-  if (!plan)
+  if (!weft_trials_run (&how, t, n, error))
     return FALSE;
-  *out = (struct sample){ 0 };
-  out->refused = own.graph && !weft_exec_check_graph (plan, s->refused ? NULL : &s->refused);
-  if (out->refused)
-    return TRUE;
-  g_autoptr (weft_timeline) t = weft_exec_run (&weft_exec_clock, plan, &exec, error);
-  if (!t)
-    return FALSE;
-  out->seconds = t->seconds;
-  if (depth == WEFT_PLAN_PRICED)
-    return TRUE;
-  out->bytes = (double) weft_plan_worst_bytes (plan);
-  out->least = (double) weft_plan_least_bytes (plan);
+  for (uint32_t i = 0; i < n; i++)
+    count_trial (s, &t[i]);
   return TRUE;
 }
 
-/* Computes the clock time and the memory of a job's step. A long step is extrapolated from two
- * short steps. */
-static gboolean
-measure (struct searcher *s, const struct weft_job *job, enum weft_plan_depth depth,
-         struct sample *out, GError **error)
+/* Takes over the bound of a program without buffer addresses. This bound holds for the clock time,
+ * because buffers that share an address can only make ops wait. */
+static void
+take_bound (struct weft_candidate *c, const struct weft_trial *t)
 {
-  struct weft_shortened shortened;
-  double seconds[2], bytes[2], least[2];
+  c->bound = fmax (c->bound, t->seconds);
+  c->known = WEFT_PROGRAM;
+}
 
-  weft_shorten (job, &shortened);
-  for (uint32_t i = 0; i < shortened.n; i++) {
-    if (!sample (s, &shortened.job[i], depth, out, error))
-      return FALSE;
-    if (out->refused)
-      return TRUE;
-    seconds[i] = out->seconds;
-    bytes[i] = out->bytes;
-    least[i] = out->least;
+/* Takes over the clock time, the memory and the report of a candidate. An extrapolated clock time
+ * may be slightly below the candidate's lower bound, and is then replaced by the bound. */
+static void
+take_clock (struct searcher *s, struct weft_candidate *c, struct weft_trial *t)
+{
+  double capacity = weft_plan_capacity (&t->job);
+
+  c->clock = fmax (t->seconds, c->bound);
+  c->fate = t->bytes <= capacity ? WEFT_FATE_RANKED : WEFT_FATE_MEMORY;
+  c->bytes = t->least > capacity ? t->least : t->bytes;
+  c->plan = g_steal_pointer (&t->plan);
+  c->report = g_steal_pointer (&t->report);
+  double *best = c->fate == WEFT_FATE_RANKED ? &s->best_clock : &s->nearest_miss;
+  *best = fmin (*best, c->clock);
+}
+
+/* Takes over the result of a trial. A failed internal check (WEFT_ERROR_BUG) rejects only this
+ * candidate; the search continues. */
+static gboolean
+settle (struct searcher *s, struct weft_candidate *c, struct weft_trial *t, GError **error)
+{
+  s->n_steps++;
+  if (t->refused)
+    c->fate = WEFT_FATE_RULE;
+  else if (!t->error && t->depth == WEFT_TRIAL_BOUND)
+    take_bound (c, t);
+  else if (!t->error)
+    take_clock (s, c, t);
+  else if (!g_error_matches (t->error, WEFT_ERROR, WEFT_ERROR_BUG)) {
+    g_propagate_error (error, g_steal_pointer (&t->error));
+    return FALSE;
+  } else {
+    c->fate = WEFT_FATE_FAULT;
+    if (!s->fault)
+      s->fault = g_steal_pointer (&t->error);
   }
-  out->seconds = weft_shortened_seconds (&shortened, seconds);
-  out->bytes = weft_shortened_bytes (&shortened, bytes);
-  out->least = weft_shortened_bytes (&shortened, least);
+  weft_trial_clear (t);
   return TRUE;
 }
 
-/* Computes the clock time of a candidate. An extrapolated clock time may be slightly below the
- * candidate's lower bound, and is then replaced by the bound. */
+/* Computes the clock time of a candidate. */
 static gboolean
 rank (struct searcher *s, struct weft_candidate *c, GError **error)
 {
-  struct weft_job job = weft_space_job (s->job, &c->choice);
-  struct sample got;
+  struct weft_trial t = { .job = weft_space_job (s->job, &c->choice), .depth = WEFT_TRIAL_CLOCK };
 
-  if (!measure (s, &job, WEFT_PLAN_PLACED, &got, error))
-    return FALSE;
-  if (got.refused) {
-    c->fate = WEFT_FATE_RULE;
-    return TRUE;
-  }
-  c->clock = fmax (got.seconds, c->bound);
-  double capacity = weft_plan_capacity (&job);
-  c->fate = got.bytes <= capacity ? WEFT_FATE_RANKED : WEFT_FATE_MEMORY;
-  c->bytes = got.least > capacity ? got.least : got.bytes;
-  double *best = c->fate == WEFT_FATE_RANKED ? &s->best_clock : &s->nearest_miss;
-  *best = fmin (*best, c->clock);
-  return TRUE;
-}
-
-/* Does one step of work on a candidate. A failed internal check (WEFT_ERROR_BUG) rejects only this
- * candidate; the search continues. */
-typedef gboolean (*candidate_step) (struct searcher *s, struct weft_candidate *c, GError **error);
-
-static gboolean
-attempt (struct searcher *s, struct weft_candidate *c, candidate_step step, GError **error)
-{
-  GError *failure = NULL;
-
-  s->n_steps++;
-  if (step (s, c, &failure))
-    return TRUE;
-  if (!g_error_matches (failure, WEFT_ERROR, WEFT_ERROR_BUG)) {
-    g_propagate_error (error, failure);
-    return FALSE;
-  }
-  c->fate = WEFT_FATE_FAULT;
-  if (s->fault)
-    g_error_free (failure);
-  else
-    s->fault = failure;
-  return TRUE;
+  return run_trials (s, &t, 1, error) && settle (s, c, &t, error);
 }
 
 /* Checks the rules of a candidate's job and computes the bound by FLOPs, without building a
@@ -190,7 +164,7 @@ begin_all (struct searcher *s, GError **error)
       progress (s, "checking rules", i, s->n);
     begin (s, c);
     if (s->options->exhaustive && c->fate == WEFT_FATE_PRUNED)
-      ok = attempt (s, c, rank, error);
+      ok = rank (s, c, error);
   }
   return ok;
 }
@@ -206,46 +180,28 @@ look_at_passes (struct searcher *s, const struct weft_job *job, struct weft_cand
     c->fate = WEFT_FATE_MEMORY;
 }
 
-/* Computes the clock time of a program without buffer addresses as a bound. This time is a lower
- * bound of the clock time, because buffers that share an address can only make ops wait. */
+/* Whether the next bound of a candidate is computed without the programs of its step. */
 static gboolean
-look_at_program (struct searcher *s, const struct weft_job *job, struct weft_candidate *c,
-                 GError **error)
+is_quick (const struct weft_candidate *c)
 {
-  struct sample got;
-
-  if (!measure (s, job, WEFT_PLAN_PRICED, &got, error))
-    return FALSE;
-  if (got.refused)
-    c->fate = WEFT_FATE_RULE;
-  else
-    c->bound = fmax (c->bound, got.seconds);
-  return TRUE;
+  return c->known < WEFT_LANES;
 }
 
-/* Refines a candidate without a clock time by one step: the bound from its passes, from its
- * schedule, from its program without buffer addresses, and then the clock time. */
-static gboolean
-approach (struct searcher *s, struct weft_candidate *c, GError **error)
+/* Refines a candidate by one bound without the programs of its step: the bounds from its passes,
+ * its schedule and its lanes. */
+static void
+approach (struct searcher *s, struct weft_candidate *c)
 {
   struct weft_job job = weft_space_job (s->job, &c->choice);
 
-  switch (c->known) {
-  case WEFT_FLOPS:
+  s->n_steps++;
+  if (c->known == WEFT_FLOPS)
     look_at_passes (s, &job, c);
-    break;
-  case WEFT_PASSES:
+  else if (c->known == WEFT_PASSES)
     c->bound = fmax (c->bound, weft_bound_schedule (s->segments, &job));
-    break;
-  case WEFT_SCHEDULE:
-    if (!look_at_program (s, &job, c, error))
-      return FALSE;
-    break;
-  case WEFT_PROGRAM:
-    return rank (s, c, error);
-  }
+  else
+    c->bound = fmax (c->bound, weft_bound_lanes (s->segments, &job));
   c->known++;
-  return TRUE;
 }
 
 static int
@@ -268,76 +224,19 @@ sort (struct searcher *s)
   qsort (s->all, s->n, sizeof (struct weft_candidate), compare);
 }
 
-static weft_report *
-simulate_plan (const weft_plan *plan, gboolean graph, GError **error)
-{
-  const union weft_sim_options own = { { .graph = graph } };
-  const struct weft_exec_options exec = { .own =
-                                              weft_own_options_of (weft_exec_sim.options, own.at) };
-  g_autoptr (weft_timeline) t = weft_exec_run (&weft_exec_sim, plan, &exec, error);
-
-  if (!t)
-    return NULL;
-  weft_report *report = weft_report_new (plan, t);
-  report->timeline = NULL; /* the caller frees the timeline */
-  return report;
-}
-
-static weft_report *
-simulate_job (struct searcher *s, const struct weft_job *job, GError **error)
-{
-  g_autoptr (weft_plan) plan = build (s, job, WEFT_PLAN_PROVED, error);
-
-  return plan ? simulate_plan (plan, s->options->graph, error) : NULL;
-}
-
-/* Simulates a plan that fits, and frees its programs, because the programs of one finalist may take
- * a gigabyte. A long step is extrapolated from two short steps. */
-static weft_report *
-simulate_step (struct searcher *s, weft_plan *plan, GError **error)
-{
-  struct weft_shortened shortened;
-  weft_report *of[2] = { NULL, NULL }, *report;
-
-  weft_shorten (&plan->job, &shortened);
-  report = shortened.n == 1 ? simulate_plan (plan, s->options->graph, error)
-                            : weft_report_new (plan, NULL);
-  weft_plan_drop_programs (plan);
-  if (shortened.n == 1)
-    return report;
-  if ((of[0] = simulate_job (s, &shortened.job[0], error)) &&
-      (of[1] = simulate_job (s, &shortened.job[1], error)))
-    weft_shortened_report (&shortened, &plan->job, of, report);
-  else
-    g_clear_pointer (&report, weft_report_free);
-  g_clear_pointer (&of[0], weft_report_free);
-  g_clear_pointer (&of[1], weft_report_free);
-  return report;
-}
-
-/* Builds the full plan of a candidate and simulates it. The candidate may turn out not to fit,
+/* Makes a candidate with a simulated time a finalist. The candidate may turn out not to fit,
  * although its extrapolated memory fitted. */
-static gboolean
-simulate (struct searcher *s, struct weft_candidate *c, GError **error)
+static void
+accept (struct searcher *s, struct weft_candidate *c)
 {
-  struct weft_job job = weft_space_job (s->job, &c->choice);
-
-  c->plan = build (s, &job, WEFT_PLAN_PROVED, error);
-  if (!c->plan)
-    return FALSE;
-  c->bytes = weft_plan_worst_bytes (c->plan);
-  if (!weft_plan_fits (c->plan)) {
+  c->bytes = c->report->peak_bytes;
+  if (!c->report->fits) {
     c->fate = WEFT_FATE_MEMORY;
-    g_clear_pointer (&c->plan, weft_plan_free);
-    return TRUE;
+    return;
   }
-  c->report = simulate_step (s, c->plan, error);
-  if (!c->report)
-    return FALSE;
   c->seconds = c->report->iteration.time_s;
   s->best_simulated = fmin (s->best_simulated, c->seconds);
   c->fate = WEFT_FATE_SIMULATED;
-  return TRUE;
 }
 
 /* The best known lower bound of a candidate's step time, in seconds. */
@@ -417,6 +316,86 @@ may_be_a_miss (const struct searcher *s, const struct weft_candidate *c)
          !is_far_behind (s, c);
 }
 
+/* ------------------------------------------------------------------------- rounds */
+
+/* Number of candidates whose programs are built at a time: the first candidate in the order of
+ * refinement and the candidates that follow it, which are likely to be next. The number does not
+ * depend on the machine, so that the numbers of candidates by fate do not either. */
+enum { MOST_AT_A_TIME = 4 };
+
+/* What is refined, and how far. */
+struct aim {
+  GSequence *open;
+  gboolean (*is_wanted) (const struct searcher *s, const struct weft_candidate *c);
+  enum weft_trial_depth depth; /* of candidates that have all bounds */
+  double limit;                /* candidates from this bound on are not refined, seconds */
+  uint32_t most;               /* number of candidates with a report that end a round */
+};
+
+static enum weft_trial_depth
+next_depth (const struct weft_candidate *c, const struct aim *aim)
+{
+  return c->known < WEFT_PROGRAM ? WEFT_TRIAL_BOUND : aim->depth;
+}
+
+/* Collects the candidates of a round, which begins with `first`. On the way, refines candidates by
+ * bounds that need no programs. Returns the number of candidates in batch[]. */
+static uint32_t
+gather (struct searcher *s, const struct aim *aim, struct weft_candidate *first,
+        struct weft_candidate *batch[MOST_AT_A_TIME])
+{
+  g_autoptr (GPtrArray) ready = g_ptr_array_new ();
+  struct weft_candidate *c;
+  uint32_t n = 0;
+
+  batch[n++] = first;
+  while (n < MOST_AT_A_TIME && ready->len < aim->most && (c = take (aim->open))) {
+    if (least (c) >= aim->limit || is_far_behind (s, c)) {
+      put (aim->open, c);
+      break;
+    }
+    if (c->fate == WEFT_FATE_RANKED && (c->report || aim->depth == WEFT_TRIAL_CLOCK))
+      g_ptr_array_add (ready, c);
+    else if (is_quick (c)) {
+      approach (s, c);
+      if (aim->is_wanted (s, c))
+        put (aim->open, c);
+    } else
+      batch[n++] = c;
+  }
+  for (guint i = 0; i < ready->len; i++)
+    put (aim->open, g_ptr_array_index (ready, i));
+  return n;
+}
+
+/* Refines `first` and, if its programs are built, candidates that follow it in the order of
+ * refinement. */
+static gboolean
+refine (struct searcher *s, const struct aim *aim, struct weft_candidate *first, GError **error)
+{
+  struct weft_candidate *batch[MOST_AT_A_TIME] = { first };
+  struct weft_trial trial[MOST_AT_A_TIME] = { 0 };
+  uint32_t n = 1;
+  gboolean ok = TRUE;
+
+  if (is_quick (first))
+    approach (s, first);
+  else {
+    n = gather (s, aim, first, batch);
+    for (uint32_t i = 0; i < n; i++) {
+      trial[i].job = weft_space_job (s->job, &batch[i]->choice);
+      trial[i].depth = next_depth (batch[i], aim);
+    }
+    ok = run_trials (s, trial, n, error);
+    for (uint32_t i = 0; i < n && ok; i++)
+      ok = settle (s, batch[i], &trial[i], error);
+  }
+  for (uint32_t i = 0; i < n; i++)
+    if (aim->is_wanted (s, batch[i]))
+      put (aim->open, batch[i]);
+  return ok;
+}
+
 /* Moves all candidates of `aside`, which were not refined because they were far behind the best,
  * back to s->open. They may be needed, because the best simulated time may exceed their bounds. */
 static void
@@ -445,11 +424,14 @@ simulate_best (struct searcher *s, GError **error)
       put (aside, c);
       continue;
     }
-    ok = attempt (s, c, c->fate == WEFT_FATE_RANKED ? simulate : approach, error);
+    if (!c->report) {
+      const struct aim aim = { s->open, may_win, WEFT_TRIAL_SIMULATED, INFINITY, most - done };
+      ok = refine (s, &aim, c, error);
+      continue;
+    }
+    accept (s, c);
     if (c->fate == WEFT_FATE_SIMULATED && ++done == most)
       s->last_clock = c->clock;
-    if (may_win (s, c))
-      put (s->open, c);
   }
   reopen (s, aside);
   return ok;
@@ -471,10 +453,9 @@ find_gap (struct searcher *s, double *gap, GError **error)
       *gap = (best - c->clock) / best;
       return TRUE;
     }
-    if (!attempt (s, c, approach, error))
+    const struct aim aim = { s->open, may_win, WEFT_TRIAL_CLOCK, best, G_MAXUINT };
+    if (!refine (s, &aim, c, error))
       return FALSE;
-    if (may_win (s, c))
-      put (s->open, c);
   }
   return TRUE;
 }
@@ -490,9 +471,10 @@ find_miss (struct searcher *s, GError **error)
   while (ok && !stops (s) && (c = take (open)) &&
          least (c) <= fmin (s->nearest_miss, s->last_clock)) {
     progress (s, "looking for what nearly fits", 0, 0);
-    ok = attempt (s, c, approach, error);
-    if (may_be_a_miss (s, c))
-      put (open, c);
+    const struct aim aim = { open, may_be_a_miss, WEFT_TRIAL_CLOCK,
+                             nextafter (fmin (s->nearest_miss, s->last_clock), INFINITY),
+                             G_MAXUINT };
+    ok = refine (s, &aim, c, error);
   }
   g_sequence_free (open);
   return ok;
@@ -545,13 +527,19 @@ by_bytes (const struct searcher *s, enum weft_fate fate)
 static gboolean
 weigh (struct searcher *s, struct weft_candidate *c, GError **error)
 {
-  struct weft_job job = weft_space_job (s->job, &c->choice);
-  struct sample got;
+  struct weft_trial t = { .job = weft_space_job (s->job, &c->choice), .depth = WEFT_TRIAL_CLOCK };
 
-  if (!measure (s, &job, WEFT_PLAN_PLACED, &got, error))
+  if (!run_trials (s, &t, 1, error))
     return FALSE;
-  c->clock = got.seconds;
-  c->bytes = (uint64_t) got.bytes;
+  double seconds = t.seconds, bytes = t.bytes;
+  gboolean good = !t.error && !t.refused;
+  if (!settle (s, c, &t, error))
+    return FALSE;
+  if (!good)
+    return TRUE;
+  c->fate = WEFT_FATE_MEMORY;
+  c->clock = seconds;
+  c->bytes = (uint64_t) bytes;
   c->weighed = TRUE;
   return TRUE;
 }
@@ -570,7 +558,7 @@ find_closest (struct searcher *s, GError **error)
     progress (s, "looking for what nearly fits", i, n);
     if (c->bytes >= least_bytes)
       break;
-    if (!attempt (s, c, weigh, error))
+    if (!weigh (s, c, error))
       return FALSE;
     least_bytes = MIN (least_bytes, c->bytes);
   }
@@ -592,7 +580,7 @@ anything_fits (struct searcher *s, gboolean *fits, GError **error)
   *fits = FALSE;
   for (guint i = 0; i < MIN (list->len, MOST_TRIES) && !*fits && !stops (s); i++) {
     struct weft_candidate *c = g_ptr_array_index (list, i);
-    if (!attempt (s, c, rank, error))
+    if (!rank (s, c, error))
       return FALSE;
     *fits = c->fate == WEFT_FATE_RANKED;
   }
@@ -698,11 +686,24 @@ closest_of (const weft_search *search)
   return closest;
 }
 
+/* Frees the reports of candidates that were simulated but are not among the finalists. */
+static void
+drop_reports (struct searcher *s)
+{
+  for (uint32_t i = 0; i < s->n; i++) {
+    if (s->all[i].fate == WEFT_FATE_SIMULATED)
+      continue;
+    g_clear_pointer (&s->all[i].report, weft_report_free);
+    g_clear_pointer (&s->all[i].plan, weft_plan_free);
+  }
+}
+
 static weft_search *
 collect (struct searcher *s)
 {
   weft_search *search = g_new0 (weft_search, 1);
 
+  drop_reports (s);
   sort (s);
   search->n = s->n;
   search->candidate = g_steal_pointer (&s->all);

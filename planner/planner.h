@@ -4,13 +4,12 @@
  * always refines the candidate with the lowest lower bound of step time, in these steps:
  *
  *   bound     Computes a lower bound of the step time: from FLOPs, then from the sum over layers,
- *             then from a replay of the schedule (bound.h), then by the executor `clock` on a
- *             program without buffer addresses. A lower bound of bytes rules out most candidates
- *             that do not fit.
+ *             then from a replay of the schedule, then from the lanes of communication (bound.h),
+ *             then by the executor `clock` on a program without buffer addresses. A lower bound
+ *             of bytes rules out most candidates that do not fit.
  *   clock     Computes time with closed formulas, on the exact program and memory plan. The clock
  *             time never exceeds the simulated time, because `clock` has no contention.
- *   SimGrid   Simulates the `finalists` candidates with the lowest clock times; their plans are
- *             proved.
+ *   SimGrid   Simulates the `finalists` candidates with the lowest clock times, on proved plans.
  *
  * A clock time below the bounds of all other candidates is the minimum, so the finalists are the
  * same as if all candidates had a clock time. The remaining candidates cannot win: their bounds
@@ -18,8 +17,11 @@
  * Whether these candidates fit in memory is not computed.
  *
  * Step time grows linearly with the number of microbatches once the pipeline is full; memory grows
- * linearly or is constant. A long step is therefore priced and simulated as two short ones and
- * extrapolated (shorten.h). The plans of finalists are built in full.
+ * linearly or is constant. A long step is therefore priced, proved and simulated as two short ones
+ * and extrapolated (shorten.h). The plan of a finalist's whole step is built for its memory.
+ *
+ * The steps that build programs are trials (trials.h). They run in several processes, for the
+ * candidate with the lowest bound and for the few candidates that follow it.
  *
  * `gap` bounds the distance from the optimum of the whole space: the best simulated time relative
  * to the smallest clock time of all candidates that were not simulated. Candidates whose bound is
@@ -48,7 +50,8 @@ struct weft_candidate {
   uint64_t bytes;
   /* seconds: lower bound by FLOPs, best lower bound so far, and clock time; 0 if not computed */
   double flops, bound, clock;
-  enum { WEFT_FLOPS, WEFT_PASSES, WEFT_SCHEDULE, WEFT_PROGRAM } known; /* which bound `bound` is */
+  /* which bound `bound` is */
+  enum { WEFT_FLOPS, WEFT_PASSES, WEFT_SCHEDULE, WEFT_LANES, WEFT_PROGRAM } known;
   double seconds;      /* simulated step time, seconds */
   /* TRUE: no candidate fits in memory, and the `bytes` of this candidate were measured on its
    * plan */
@@ -64,7 +67,7 @@ struct weft_candidate {
 struct weft_search_plans {
   /* number of plans by depth: priced for bounds, placed for clock times, proved for simulations */
   uint32_t by_depth[WEFT_PLAN_PROVED + 1];
-  uint32_t of_layers; /* plans of one microbatch, on which layers were measured (segments.h) */
+  uint32_t of_layers; /* plans of few microbatches, on which layers and lanes were measured */
 };
 
 typedef struct weft_search {
@@ -115,6 +118,10 @@ struct weft_search_options {
   /* compute all clock times before other bounds; the result is the same, but takes far more time.
    * For tests */
   gboolean exhaustive;
+  /* number of processes that build programs of candidates, as in struct weft_workers (workers.h);
+   * the result does not depend on it. With any number but 1, no other thread may run in this
+   * process */
+  uint32_t n_workers;
   /* function that reports progress; may be NULL */
   void (*progress) (void *user, const struct weft_search_progress *now);
   /* asked during the search: TRUE ends the search with the candidates found so far; may be NULL */

@@ -13,6 +13,7 @@ struct key {
 struct weft_segment_cache {
   GHashTable *known; /* struct key -> struct weft_segments */
   weft_placements *placements;
+  uint32_t n_plans; /* number of calls of weft_segment_cache_plan() */
 };
 
 static guint
@@ -46,8 +47,7 @@ weft_segment_cache_new (void)
   weft_segment_cache *cache = g_new0 (weft_segment_cache, 1);
 
   cache->placements = weft_placements_new ();
-  cache->known = g_hash_table_new_full (hash, equal, g_free,
-                                        (GDestroyNotify) weft_segments_free);
+  cache->known = g_hash_table_new_full (hash, equal, g_free, (GDestroyNotify) weft_segments_free);
   return cache;
 }
 
@@ -68,7 +68,14 @@ weft_segment_cache_placements (weft_segment_cache *cache)
 uint32_t
 weft_segment_cache_plans (const weft_segment_cache *cache)
 {
-  return g_hash_table_size (cache->known);
+  return g_hash_table_size (cache->known) + cache->n_plans;
+}
+
+weft_plan *
+weft_segment_cache_plan (weft_segment_cache *cache, const struct weft_job *job)
+{
+  cache->n_plans++;
+  return weft_plan_new_draft (job, WEFT_PLAN_PRICED, cache->placements, NULL);
 }
 
 /* The segment of an op. Layer l is segment l + 1; an op without a layer belongs to the first
@@ -323,9 +330,9 @@ find_twin (const union weft_model *m, int64_t layer, int64_t n)
     return 0;
   if (layer == last)
     return layers_are_alike (m, n - 1, last) && layers_are_alike (m, n - 2, last - 1) ? n - 1 : n;
-  while (at < n - 1 && !(layers_are_alike (m, at - 1, layer - 1) &&
-                         layers_are_alike (m, at, layer) &&
-                         layers_are_alike (m, at + 1, layer + 1)))
+  while (at < n - 1 &&
+         !(layers_are_alike (m, at - 1, layer - 1) && layers_are_alike (m, at, layer) &&
+           layers_are_alike (m, at + 1, layer + 1)))
     at++;
   return at < n - 1 ? at : n;
 }

@@ -58,7 +58,11 @@ G_DEFINE_AUTOPTR_CLEANUP_FUNC (weft_segment_cache, weft_segment_cache_free)
 /* The placements of groups that plans of the search space share. The cache owns them. */
 weft_placements *weft_segment_cache_placements (weft_segment_cache *cache);
 
-/* The number of plans that were built to measure segments. */
+/* Makes a plan of a job of few microbatches, without buffer addresses; NULL: the plan has a bug.
+ * The caller frees the plan. */
+weft_plan *weft_segment_cache_plan (weft_segment_cache *cache, const struct weft_job *job);
+
+/* The number of plans that were built to measure segments, and by weft_segment_cache_plan(). */
 uint32_t weft_segment_cache_plans (const weft_segment_cache *cache);
 
 /* The segments (times and bytes of each layer) of a job that satisfies the rules and recomputes all

@@ -15,6 +15,19 @@ group_of (const union weft_strategy *s)
   return s->pipeline_model_parallel_size + s->pipeline_model_parallel_size % 2;
 }
 
+/* The number of microbatches from which on every further group adds the same time. In interleaved
+ * schedules a rank runs at most (chunks - 1) * group + 2 * stages forward passes before its first
+ * backward pass: fewer than two groups of at least `stages` microbatches have. */
+static int64_t
+fill_of (const union weft_strategy *s)
+{
+  int64_t stages = s->pipeline_model_parallel_size, group = group_of (s);
+
+  if (group == 1)
+    return stages + 2;
+  return weft_schedules[s->pipeline_schedule].steady ? 2 * MAX (stages, group) : 2 * stages + 2;
+}
+
 struct weft_job
 weft_shorten_to (const struct weft_job *job, int64_t microbatches)
 {
@@ -24,14 +37,20 @@ weft_shorten_to (const struct weft_job *job, int64_t microbatches)
   return shorter;
 }
 
+struct weft_job
+weft_shorten_most (const struct weft_job *job)
+{
+  return weft_shorten_to (job, MAX (2, group_of (&job->strategy)));
+}
+
 /* Uses two short steps if the long step has at least three times the microbatches of the first
  * short step (with fewer, two short steps would not cost less) and if the short steps break no
  * rule. For example, a schedule from a file allows only one number of microbatches. */
 void
 weft_shorten (const struct weft_job *job, struct weft_shortened *shortened)
 {
-  int64_t stages = job->strategy.pipeline_model_parallel_size, group = group_of (&job->strategy);
-  int64_t fill = group > 1 ? 2 * stages + 2 : stages + 2, all = weft_job_microbatches (job);
+  int64_t group = group_of (&job->strategy);
+  int64_t fill = fill_of (&job->strategy), all = weft_job_microbatches (job);
   int64_t first = (fill + group - 1) / group * group;
 
   /* the last group has as many microbatches as that of the long step */

@@ -18,6 +18,10 @@ struct weft_shortened {
  * rule. */
 struct weft_job weft_shorten_to (const struct weft_job *job, int64_t microbatches);
 
+/* Makes the job with as few microbatches as show what each microbatch needs: one group, at least
+ * two. */
+struct weft_job weft_shorten_most (const struct weft_job *job);
+
 /* Chooses the short steps from which a job's step is extrapolated. */
 void weft_shorten (const struct weft_job *job, struct weft_shortened *shortened);
 

@@ -37,6 +37,7 @@ static struct weft_search_options
 search_options (const struct round *r, enum task_kind kind)
 {
   return (struct weft_search_options){ .finalists = kind == REPRICE ? 1 : r->options->finalists,
+                                       .n_workers = 1, /* the searches run in several processes */
                                        .stop = r->options->stop,
                                        .user = r->options->user };
 }

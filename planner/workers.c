@@ -148,7 +148,7 @@ weft_workers_run (const struct weft_workers *tasks, void *results, gboolean *don
   uint32_t n = MIN (tasks->n_workers ? tasks->n_workers : g_get_num_processors (), tasks->n_tasks);
 
   memset (results, 0, tasks->n_tasks * tasks->result_bytes);
-  if (n > 1)
+  if (tasks->n_workers != 1)
     return run_forked (tasks, n, results, done, error);
   run_here (tasks, results, done);
   return TRUE;

@@ -52,12 +52,15 @@ struct weft_fabric {
 };
 
 struct weft_link_kind {
+  /* its name, which ends with " up" or " down" if links of the opposite direction are another
+   * kind */
   const char *word, *doc;
   /* Number of links of one kind in a cluster. */
   uint32_t (*count) (const struct weft_fabric *f);
   /* The number, from 0, of the link of this kind that serves a GPU. */
   uint32_t (*owner) (const struct weft_fabric *f, uint32_t gpu);
   double (*capacity) (const struct weft_fabric *f); /* bytes/s of one link */
+  const char *also; /* another name, without a direction; NULL: none */
 };
 
 struct weft_fabric_ops {

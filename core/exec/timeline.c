@@ -46,6 +46,9 @@ weft_timeline_free (weft_timeline *t)
     g_array_unref (t->parts);
   if (t->strays)
     g_array_unref (t->strays);
+  if (t->waits)
+    g_array_unref (t->waits);
+  g_free (t->row_of);
   g_free (t);
 }
 

@@ -29,6 +29,14 @@ struct weft_timeline_stray {
   double seconds;
 };
 
+/* Communication of row `row` on one lane was ready and waited for the ranks of row `behind`, which
+ * launched the other side of it last. */
+struct weft_timeline_wait {
+  uint32_t row, behind;
+  enum weft_lane lane;
+  double seconds; /* sum over the step */
+};
+
 typedef struct weft_timeline {
   uint32_t n;             /* number of rows: one for each observed rank */
   uint32_t *rank, *role;  /* rank and role of each row */
@@ -42,6 +50,13 @@ typedef struct weft_timeline {
   const char *executor;   /* static name */
   const char *engine;     /* version of SimGrid, "3.32"; "" for other executors */
   gboolean folded;        /* TRUE: a row represents all ranks that behave alike */
+  /* [rank] row that represents the rank, if `folded` and the step was disturbed or `waits` are
+   * recorded; otherwise NULL, and the rows are those of weft_actors_new() */
+  uint32_t *row_of;
+  /* Largest difference, in seconds, between times of ranks that the classes of a folded, disturbed
+   * step should have in common. Below WEFT_SAME_TIME times the step it is rounding, and the step is
+   * that of all ranks simulated one by one. */
+  double misfit;
   /* whether an op of this run took longer because it shared links or SMs with other ops */
   gboolean contended;
   uint64_t n_ops;         /* number of ops of all rows together */
@@ -51,12 +66,17 @@ typedef struct weft_timeline {
   /* `parts` is sorted by begin and contains struct weft_timeline_part, `strays` contains struct
    * weft_timeline_stray. NULL: none were recorded. Files of timelines contain neither array. */
   GArray *parts, *strays;
+  GArray *waits;          /* struct weft_timeline_wait, if they were asked for; otherwise NULL */
   uint64_t lost;          /* number of records of kernels and copies that the device dropped */
   const char *remark;     /* why the times are not of the kind that was requested; NULL: they are */
 
   gboolean knows_reserved;            /* whether `reserved` was measured on this machine */
   uint64_t reserved[WEFT_N_RESERVED]; /* bytes of each kind on the first GPU */
 } weft_timeline;
+
+/* Two times of one step that differ by less than this share of the step are equal but for
+ * rounding. */
+#define WEFT_SAME_TIME 1e-9
 
 /* Creates a timeline with a row for each actor.  All times are NaN. */
 weft_timeline *weft_timeline_new (const weft_plan *plan, const weft_actors *actors,

@@ -286,8 +286,9 @@ group_signature (const struct colouring *c, int kind, uint32_t rank)
   return c->group[(size_t) kind * c->m->n_ranks + g.first];
 }
 
+/* The part of a rank's signature that its groups and its neighbours in the pipeline decide. */
 static uint64_t
-rank_signature (const struct colouring *c, uint32_t rank)
+peers_signature (const struct colouring *c, uint32_t rank)
 {
   uint64_t h = weft_mix (c->rank[rank]);
 
@@ -297,6 +298,14 @@ rank_signature (const struct colouring *c, uint32_t rank)
     uint32_t peer = weft_mesh_beside (c->m, rank, by);
     h = mix2 (h, peer == WEFT_NO_RANK ? G_MAXUINT32 : c->rank[peer]);
   }
+  return h;
+}
+
+static uint64_t
+rank_signature (const struct colouring *c, uint32_t rank)
+{
+  uint64_t h = peers_signature (c, rank);
+
   for (struct walk w = walk_from (c, rank); next_route (&w);) {
     gboolean of_group = pattern_group (w.pattern) != WEFT_GROUP_NONE;
     uint64_t sum = 0, latency = of_group ? 0 : latency_bits (&w.route);
@@ -308,13 +317,13 @@ rank_signature (const struct colouring *c, uint32_t rank)
 }
 
 static void
-colour_ranks (struct colouring *c)
+colour_ranks (struct colouring *c, uint64_t (*sign) (const struct colouring *, uint32_t))
 {
   g_autofree uint64_t *signature = g_new (uint64_t, c->m->n_ranks);
 
   sign_groups (c);
   for (uint32_t rank = 0; rank < c->m->n_ranks; rank++)
-    signature[rank] = rank_signature (c, rank);
+    signature[rank] = sign (c, rank);
   c->n_rank = renumber (signature, c->m->n_ranks, c->rank);
 }
 
@@ -347,11 +356,68 @@ refine (struct colouring *c)
     ranks = c->n_rank;
     links = c->n_link;
     colour_links (c);
-    colour_ranks (c);
+    colour_ranks (c, rank_signature);
     work += c->m->n_ranks;
   } while ((c->n_rank != ranks || c->n_link != links) && work < MOST_WORK);
   if (c->n_rank != ranks || c->n_link != links)
     start_colours (c, FALSE);
+}
+
+/* Splits colours[0..n) so that members of a colour have the same factor. Returns the number of
+ * colours. */
+static uint32_t
+split_by_factor (uint32_t *colour, const double *factor, uint32_t n)
+{
+  g_autofree uint64_t *signature = g_new (uint64_t, n + 1);
+
+  for (uint32_t i = 0; i < n; i++) {
+    uint64_t bits;
+    memcpy (&bits, &factor[i], sizeof bits);
+    signature[i] = mix2 (colour[i], bits);
+  }
+  return renumber (signature, n, colour);
+}
+
+/* Splits colours of ranks until groups and pipelines of equally coloured ranks are equally
+ * coloured. Links are not considered. */
+static void
+settle_peers (struct colouring *c)
+{
+  uint32_t ranks;
+
+  do {
+    ranks = c->n_rank;
+    colour_ranks (c, peers_signature);
+  } while (c->n_rank != ranks);
+}
+
+/* Continues a finished refinement after a disturbance. Each round carries the asymmetry over the
+ * links of one more flow. `before` receives the colours of ranks before the last round. Returns
+ * whether the last round split no colour. */
+static gboolean
+refine_uneven (struct colouring *c, const struct weft_uneven *uneven, uint32_t *before)
+{
+  uint32_t ranks, links;
+
+  if (uneven->slow)
+    c->n_rank = split_by_factor (c->rank, uneven->slow, c->m->n_ranks);
+  if (uneven->share)
+    c->n_link = split_by_factor (c->link, uneven->share, c->n_links);
+  settle_peers (c);
+  for (uint32_t round = 0; round < uneven->rounds; round++) {
+    ranks = c->n_rank;
+    links = c->n_link;
+    memcpy (before, c->rank, c->m->n_ranks * sizeof *before);
+    colour_links (c);
+    colour_ranks (c, rank_signature);
+    settle_peers (c);
+    if (c->n_rank == ranks && c->n_link == links)
+      return TRUE;
+  }
+  /* Links of one colour must be crossed by flows of the same colours, as fill_paths() counts
+   * them. */
+  colour_links (c);
+  return FALSE;
 }
 
 static void
@@ -474,7 +540,7 @@ count_crossings (const weft_actors *a, const struct colouring *c, const uint32_t
 }
 
 static void
-fill_paths (weft_actors *a, const struct colouring *c)
+fill_paths (weft_actors *a, const struct colouring *c, const double *share)
 {
   g_autofree uint32_t *representative = g_new (uint32_t, c->n_link + 1);
   g_autofree uint32_t *unit = g_new0 (uint32_t, c->n_link + 1);
@@ -491,8 +557,9 @@ fill_paths (weft_actors *a, const struct colouring *c)
     unit[x->colour] = gcd (unit[x->colour], x->times);
   }
   for (uint32_t colour = 0; colour < c->n_link; colour++)
-    a->capacity[colour] =
-        weft_fabric_capacity (c->f, representative[colour]) / (unit[colour] ? unit[colour] : 1);
+    a->capacity[colour] = weft_fabric_capacity (c->f, representative[colour]) *
+                          (share ? share[representative[colour]] : 1) /
+                          (unit[colour] ? unit[colour] : 1);
   for (guint i = 0; i < all->len; i++) {
     const struct crossing *x = &g_array_index (all, struct crossing, i);
     struct weft_path *path = &a->path[(size_t) x->actor * a->n_pattern + x->pattern];
@@ -504,10 +571,27 @@ fill_paths (weft_actors *a, const struct colouring *c)
   }
 }
 
+/* Sets a->like from the colours of ranks before the last round of the refinement. */
+static void
+fill_like (weft_actors *a, const uint32_t *before)
+{
+  a->like = g_new (uint32_t, a->n + 1);
+  for (uint32_t i = 0; i < a->n; i++)
+    a->like[i] = before[a->rank[i]];
+}
+
 weft_actors *
 weft_actors_new (const struct weft_fabric *f, const struct weft_mesh *m, gboolean fold)
 {
+  return weft_actors_new_uneven (f, m, fold, &(struct weft_uneven){ 0 });
+}
+
+weft_actors *
+weft_actors_new_uneven (const struct weft_fabric *f, const struct weft_mesh *m, gboolean fold,
+                        const struct weft_uneven *uneven)
+{
   weft_actors *a = g_new0 (weft_actors, 1);
+  g_autofree uint32_t *before = NULL;
   struct colouring c = { .f = f, .m = m, .n_links = weft_fabric_links (f) };
 
   c.rank = g_new (uint32_t, m->n_ranks);
@@ -518,10 +602,17 @@ weft_actors_new (const struct weft_fabric *f, const struct weft_mesh *m, gboolea
   start_colours (&c, fold);
   if (fold)
     refine (&c);
+  if (uneven->rounds && c.n_rank < m->n_ranks) {
+    before = g_new (uint32_t, m->n_ranks);
+    if (refine_uneven (&c, uneven, before))
+      g_clear_pointer (&before, g_free);
+  }
   sign_groups (&c);
   fill_ranks (a, m, c.rank, c.n_rank);
+  if (before)
+    fill_like (a, before);
   fill_comms (a, &c);
-  fill_paths (a, &c);
+  fill_paths (a, &c, uneven->share);
   g_free (c.outlined);
   g_array_unref (c.outline);
   g_free (c.place);
@@ -565,5 +656,6 @@ weft_actors_free (weft_actors *a)
   g_free (a->comm_of);
   g_free (a->peer);
   g_free (a->capacity);
+  g_free (a->like);
   g_free (a);
 }

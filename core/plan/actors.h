@@ -13,7 +13,16 @@
  *
  * A symmetric job on a symmetric cluster has one actor per role. Asymmetry (a stage that ends
  * inside a node, an oversubscribed leaf that serves only part of a stage ...) needs more actors, in
- * the limit one per rank. */
+ * the limit one per rank.
+ *
+ * DISTURBANCES. A slow GPU or link breaks the symmetry, and in theory its effect passes from link
+ * to link through the whole cluster, because flows share links. In practice the effect ends after a
+ * few links. weft_actors_new_uneven() therefore starts from the classes of the undisturbed cluster
+ * and splits them in a limited number of rounds. The caller simulates these classes and then checks
+ * them with `like`: if actors that only the last round has separated behave equally, the classes of
+ * one round earlier behave as the simulation shows, each rank has neighbours and links of these
+ * classes, and the result is that of all ranks simulated one by one. Otherwise the caller takes one
+ * more round. */
 #pragma once
 #include "core/cluster/fabric.h"
 #include "core/program/mesh.h"
@@ -79,12 +88,27 @@ typedef struct weft_actors {
   uint32_t n_link;
   /* bytes/s of each link, for the links that the paths of actors cross */
   double *capacity;
+  /* by actor: a number that is the same for actors that only the last round of splitting has
+   * separated. NULL: the classes are exact without a check */
+  uint32_t *like;
 } weft_actors;
+
+/* A disturbance of the symmetry. */
+struct weft_uneven {
+  const double *slow;  /* by rank: factor of its kernel times; NULL: none is slow */
+  const double *share; /* by link: share of its capacity; NULL: all links have their capacity */
+  uint32_t rounds;     /* rounds of splitting, at least 1; 0 only without a disturbance */
+};
 
 /* Finds the actors (representative ranks) of a cluster. `fold` FALSE: every rank is an actor of its
  * own. */
 weft_actors *weft_actors_new (const struct weft_fabric *fabric, const struct weft_mesh *mesh,
                               gboolean fold);
+
+/* As weft_actors_new(), for a disturbed cluster (DISTURBANCES above). Without `fold` the result is
+ * exact and `rounds` is not used. */
+weft_actors *weft_actors_new_uneven (const struct weft_fabric *fabric, const struct weft_mesh *mesh,
+                                     gboolean fold, const struct weft_uneven *uneven);
 
 /* Makes one actor (representative rank) per role, without links. Proofs about the order of ops use
  * these actors, because the order of ops does not depend on the cluster. */

@@ -1,28 +1,64 @@
 #include "core/plan/fit.h"
 #include <string.h>
 
-/* Numbers of pieces in the order of their offsets. */
-struct bin {
-  uint32_t *number;
+/* Times are ops. A block is TIMES_OF_BLOCK consecutive times, and a leaf of a binary tree over
+ * time. Every node of the tree stores ranges of addresses:
+ *
+ *   any    addresses of pieces that are in use at some time of the node
+ *   whole  addresses of pieces that are in use during the whole node, but not during the whole
+ *          parent of the node
+ *   part   (leaves only) pieces that are in use during a part of the block
+ *
+ * The addresses that are taken at some time of [first, end) are `any` of the nodes that lie in this
+ * interval, `whole` of the nodes above these, and the pieces of `part` at both ends of the
+ * interval. Pieces lie close together, so the lists of ranges are short. */
+enum { TIMES_OF_BLOCK = 64 };
+
+/* Largest number of lists that a piece must avoid: at most four nodes on each of the 27 levels of
+ * the tree. */
+enum { MOST_LISTS = 4 * 27 };
+
+struct range {
+  uint64_t from, to;
+};
+
+/* Ranges that neither overlap nor touch, in the order of addresses. */
+struct ranges {
+  struct range *range;
   uint32_t n, room;
 };
 
-/* Bin k of a level has the placed pieces that live in [k * step, (k + 2) * step). Bins overlap, so
- * a lifetime that is not longer than `step` lies within one bin. */
-struct level {
-  struct bin *bin;
-  uint32_t n, step;
+/* Pieces in the order of their offsets. */
+struct parts {
+  struct weft_fit_piece *piece;
+  uint32_t n, room;
 };
 
-enum { FIRST_STEP = 64, FACTOR = 8, MOST_LEVELS = 28 };
+struct node {
+  struct ranges any, whole;
+};
+
+/* The part of the tree below a node: the number of the node, and its times. The children of node i
+ * are 2 i and 2 i + 1. */
+struct branch {
+  uint32_t node, from, to;
+};
 
 struct fit {
   struct weft_fit_piece *piece;
-  uint32_t n_times, n_levels;
-  struct level level[MOST_LEVELS]; /* the last level has one bin, with all placed pieces */
-  uint32_t *begun;                 /* [time]: pieces that begin earlier */
-  uint32_t *living;                /* [time / FIRST_STEP]: placed pieces that live in these times */
-  uint64_t left;                   /* most pairs of pieces that may be compared */
+  uint32_t n_times, n_blocks; /* number of blocks: a power of two */
+  struct node *node;          /* [2 n_blocks]: node 1 is the root */
+  struct parts *part;         /* [n_blocks] */
+  uint32_t *begun;            /* [time]: number of pieces that begin earlier */
+};
+
+/* The lists of addresses that a piece must avoid. */
+struct taken {
+  const struct weft_fit_piece *asks;
+  const struct ranges *list[MOST_LISTS];
+  uint32_t n;
+  const struct parts *part[2]; /* of the blocks in which the use of the piece begins and ends */
+  uint32_t n_part, seen[2];    /* number of pieces of each that were compared */
 };
 
 static int
@@ -39,135 +75,271 @@ by_size (gconstpointer a, gconstpointer b, gpointer data)
   return x < y ? -1 : x > y;
 }
 
-/* Whether the pairs to which a piece belongs may still be compared: with placed pieces that live at
- * about the time of its first use, and with all pieces that begin later during its life. */
-static gboolean
-may_compare (struct fit *f, const struct weft_fit_piece *p)
-{
-  uint32_t time = p->first / FIRST_STEP, end = f->begun[MIN (p->end, f->n_times)];
-  uint32_t later = f->begun[MIN ((time + 1) * FIRST_STEP, f->n_times)];
-  uint64_t pairs = f->living[time] + end - MIN (later, end);
+/* ----------------------------------------------------------------------- effort */
 
-  if (pairs > f->left)
+/* The number of pieces that begin during the life of a piece, without those that begin in the same
+ * block. */
+static uint32_t
+n_later (const struct fit *f, const struct weft_fit_piece *p)
+{
+  uint32_t block = p->first / TIMES_OF_BLOCK, end = f->begun[MIN (p->end, f->n_times)];
+  uint32_t later = f->begun[MIN ((block + 1) * TIMES_OF_BLOCK, f->n_times)];
+
+  return end - MIN (later, end);
+}
+
+/* Whether at most `most` pairs of pieces belong together. A piece belongs together with the pieces
+ * that are placed before it and live in the block in which it begins, and with the pieces that
+ * begin in later blocks of its life. */
+static gboolean
+has_few_pairs (const struct fit *f, const uint32_t *order, uint32_t n, uint64_t most)
+{
+  uint64_t pairs = 0;
+
+  for (uint32_t i = 0; i < n && pairs <= most; i++)
+    pairs += n_later (f, &f->piece[i]);
+  if (pairs > most)
     return FALSE;
-  f->left -= pairs;
-  return TRUE;
+  g_autofree uint32_t *living = g_new0 (uint32_t, f->n_times / TIMES_OF_BLOCK + 1);
+  for (uint32_t i = 0; i < n && pairs <= most; i++) {
+    const struct weft_fit_piece *p = &f->piece[order[i]];
+    uint32_t block = p->first / TIMES_OF_BLOCK;
+    pairs += living[block];
+    for (; block <= MIN (p->end - 1, f->n_times) / TIMES_OF_BLOCK; block++)
+      living[block]++;
+  }
+  return pairs <= most;
+}
+
+/* ------------------------------------------------------------------------ lists */
+
+/* The number of the first range that ends at or after an address. */
+static uint32_t
+find_range (const struct ranges *list, uint64_t at)
+{
+  uint32_t low = 0, high = list->n;
+
+  while (low < high) {
+    uint32_t middle = (low + high) / 2;
+    if (list->range[middle].to < at)
+      low = middle + 1;
+    else
+      high = middle;
+  }
+  return low;
+}
+
+static void
+add_range (struct ranges *list, struct range new)
+{
+  uint32_t at = find_range (list, new.from), end = at;
+
+  for (; end < list->n && list->range[end].from <= new.to; end++) {
+    new.from = MIN (new.from, list->range[end].from);
+    new.to = MAX (new.to, list->range[end].to);
+  }
+  if (list->n == list->room) {
+    list->room = 2 * list->room + 4;
+    list->range = g_renew (struct range, list->range, list->room);
+  }
+  memmove (&list->range[at + 1], &list->range[end], (list->n - end) * sizeof new);
+  list->range[at] = new;
+  list->n += at + 1 - end;
+}
+
+static void
+add_part (struct parts *parts, const struct weft_fit_piece *p)
+{
+  uint32_t low = 0, high = parts->n;
+
+  while (low < high) {
+    uint32_t middle = (low + high) / 2;
+    if (parts->piece[middle].offset < p->offset)
+      low = middle + 1;
+    else
+      high = middle;
+  }
+  if (parts->n == parts->room) {
+    parts->room = 2 * parts->room + 8;
+    parts->piece = g_renew (struct weft_fit_piece, parts->piece, parts->room);
+  }
+  memmove (&parts->piece[low + 1], &parts->piece[low], (parts->n++ - low) * sizeof *p);
+  parts->piece[low] = *p;
+}
+
+/* ------------------------------------------------------------------------- tree */
+
+static struct branch
+child (const struct branch *b, uint32_t side)
+{
+  uint32_t half = (b->to - b->from) / 2;
+
+  return (struct branch){ 2 * b->node + side, b->from + side * half, b->to - (1 - side) * half };
+}
+
+static gboolean
+is_during (const struct branch *b, const struct weft_fit_piece *p)
+{
+  return p->first < b->to && p->end > b->from;
+}
+
+static gboolean
+is_whole (const struct branch *b, const struct weft_fit_piece *p)
+{
+  return p->first <= b->from && p->end >= b->to;
+}
+
+static void
+add (const struct fit *f, struct branch b, const struct weft_fit_piece *p)
+{
+  struct node *node = &f->node[b.node];
+  const struct range range = { p->offset, p->offset + p->bytes };
+
+  add_range (&node->any, range);
+  if (is_whole (&b, p)) {
+    add_range (&node->whole, range);
+    return;
+  }
+  if (b.node >= f->n_blocks) {
+    add_part (&f->part[b.node - f->n_blocks], p);
+    return;
+  }
+  for (uint32_t side = 0; side < 2; side++) {
+    struct branch half = child (&b, side);
+    if (is_during (&half, p))
+      add (f, half, p);
+  }
+}
+
+static void
+avoid (struct taken *t, const struct ranges *list)
+{
+  if (list->n > 0)
+    t->list[t->n++] = list;
+}
+
+/* Collects the lists of addresses that are taken at some time of the piece. */
+static void
+collect (const struct fit *f, struct branch b, struct taken *t)
+{
+  const struct node *node = &f->node[b.node];
+
+  if (is_whole (&b, t->asks)) {
+    avoid (t, &node->any);
+    return;
+  }
+  avoid (t, &node->whole);
+  if (b.node >= f->n_blocks) {
+    t->part[t->n_part++] = &f->part[b.node - f->n_blocks];
+    return;
+  }
+  for (uint32_t side = 0; side < 2; side++) {
+    struct branch half = child (&b, side);
+    if (is_during (&half, t->asks))
+      collect (f, half, t);
+  }
+}
+
+/* ---------------------------------------------------------------------- placing */
+
+/* The lowest address from `at` on at which the piece overlaps no range of a list. */
+static uint64_t
+above_ranges (const struct ranges *list, uint64_t bytes, uint64_t at)
+{
+  for (uint32_t i = find_range (list, at + 1); i < list->n && list->range[i].from < at + bytes; i++)
+    at = list->range[i].to;
+  return at;
+}
+
+/* The same for the pieces of a block that live at the same time as the piece. */
+static uint64_t
+above_parts (struct taken *t, uint32_t k, uint64_t at)
+{
+  const struct weft_fit_piece *p = t->asks, *q = t->part[k]->piece;
+  uint32_t i = t->seen[k], n = t->part[k]->n;
+
+  for (; i < n && q[i].offset < at + p->bytes; i++)
+    if (q[i].end > p->first && p->end > q[i].first)
+      at = MAX (at, q[i].offset + q[i].bytes);
+  t->seen[k] = i;
+  return at;
 }
 
 /* Returns the lowest offset at which a piece fits between the placed pieces that live at the same
- * time. */
+ * time: raises the offset above one list after the other until it has passed all lists without
+ * being raised. */
 static uint64_t
-lowest (const struct fit *f, const struct weft_fit_piece *p)
+lowest (const struct fit *f, const struct branch *root, const struct weft_fit_piece *p)
 {
-  const struct level *level = f->level;
+  struct taken t = { .asks = p };
   uint64_t at = 0;
 
-  while (level->step < p->end - p->first && level->n > 1)
-    level++;
-  const struct bin *bin = &level->bin[p->first / level->step];
-  for (uint32_t i = 0; i < bin->n; i++) {
-    const struct weft_fit_piece *q = &f->piece[bin->number[i]];
-    if (q->offset >= at + p->bytes)
-      break;
-    if (q->end > p->first && p->end > q->first)
-      at = MAX (at, q->offset + q->bytes);
+  collect (f, *root, &t);
+  const uint32_t n = t.n + t.n_part;
+  for (uint32_t i = 0, passed = 0; passed < n; i = i + 1 < n ? i + 1 : 0) {
+    uint64_t before = at;
+    at = i < t.n ? above_ranges (t.list[i], p->bytes, at) : above_parts (&t, i - t.n, at);
+    passed = at == before ? passed + 1 : 1;
   }
   return at;
 }
 
 static void
-add_to_bin (const struct fit *f, struct bin *bin, uint32_t number)
-{
-  uint32_t low = 0, high = bin->n;
-
-  while (low < high) {
-    uint32_t middle = (low + high) / 2;
-    if (f->piece[bin->number[middle]].offset < f->piece[number].offset)
-      low = middle + 1;
-    else
-      high = middle;
-  }
-  if (bin->n == bin->room) {
-    bin->room = 2 * bin->room + 8;
-    bin->number = g_renew (uint32_t, bin->number, bin->room);
-  }
-  memmove (&bin->number[low + 1], &bin->number[low], (bin->n++ - low) * sizeof *bin->number);
-  bin->number[low] = number;
-}
-
-static void
-add_to_levels (struct fit *f, uint32_t number)
-{
-  const struct weft_fit_piece *p = &f->piece[number];
-  uint32_t last = MIN (p->end - 1, f->n_times);
-
-  for (uint32_t time = p->first / FIRST_STEP; time <= last / FIRST_STEP; time++)
-    f->living[time]++;
-  for (uint32_t i = 0; i < f->n_levels; i++) {
-    struct level *level = &f->level[i];
-    uint32_t k = p->first / level->step;
-    for (k -= k > 0; k <= MIN (last / level->step, level->n - 1); k++)
-      add_to_bin (f, &level->bin[k], number);
-  }
-}
-
-static gboolean
-place (struct fit *f, uint32_t number, uint64_t *top)
-{
-  struct weft_fit_piece *p = &f->piece[number];
-
-  if (!may_compare (f, p))
-    return FALSE;
-  p->offset = lowest (f, p);
-  *top = MAX (*top, p->offset + p->bytes);
-  add_to_levels (f, number);
-  return TRUE;
-}
-
-static void
 fit_init (struct fit *f, uint32_t n)
 {
-  uint32_t step = FIRST_STEP;
-
   f->begun = g_new0 (uint32_t, f->n_times + 1);
-  f->living = g_new0 (uint32_t, f->n_times / FIRST_STEP + 1);
   for (uint32_t i = 0; i < n; i++)
     f->begun[f->piece[i].first + 1]++;
   for (uint32_t time = 0; time < f->n_times; time++)
     f->begun[time + 1] += f->begun[time];
-  do {
-    uint32_t bins = f->n_times / step + 1;
-    f->level[f->n_levels++] = (struct level){ g_new0 (struct bin, bins), bins, step };
-    step *= FACTOR;
-  } while (f->level[f->n_levels - 1].n > 1);
+}
+
+/* Makes the tree. A piece may be in use until after the last op: the blocks go on to twice the
+ * number of times at most. */
+static void
+plant (struct fit *f)
+{
+  for (f->n_blocks = 1; f->n_blocks * TIMES_OF_BLOCK <= f->n_times;)
+    f->n_blocks *= 2;
+  f->node = g_new0 (struct node, 2 * (size_t) f->n_blocks);
+  f->part = g_new0 (struct parts, f->n_blocks);
 }
 
 static void
 fit_clear (struct fit *f)
 {
-  for (uint32_t i = 0; i < f->n_levels; i++) {
-    for (uint32_t k = 0; k < f->level[i].n; k++)
-      g_free (f->level[i].bin[k].number);
-    g_free (f->level[i].bin);
+  for (uint32_t i = 0; f->node && i < 2 * f->n_blocks; i++) {
+    g_free (f->node[i].any.range);
+    g_free (f->node[i].whole.range);
   }
+  for (uint32_t i = 0; f->part && i < f->n_blocks; i++)
+    g_free (f->part[i].piece);
+  g_free (f->node);
+  g_free (f->part);
   g_free (f->begun);
-  g_free (f->living);
 }
 
 uint64_t
 weft_fit (struct weft_fit_piece *piece, uint32_t n, uint32_t n_times, uint64_t most)
 {
-  struct fit f = { .piece = piece, .n_times = n_times, .left = most };
+  struct fit f = { .piece = piece, .n_times = n_times };
   g_autofree uint32_t *order = g_new (uint32_t, n + 1);
   uint64_t top = 0;
-  gboolean ok = TRUE;
 
   for (uint32_t i = 0; i < n; i++)
     order[i] = i;
   g_qsort_with_data (order, (gint) n, sizeof *order, by_size, piece);
   fit_init (&f, n);
-  for (uint32_t i = 0; i < n && ok; i++)
-    ok = place (&f, order[i], &top);
+  gboolean few = n > 0 && has_few_pairs (&f, order, n, most);
+  if (few)
+    plant (&f);
+  const struct branch root = { 1, 0, f.n_blocks * TIMES_OF_BLOCK };
+  for (uint32_t i = 0; i < n && few; i++) {
+    struct weft_fit_piece *p = &piece[order[i]];
+    p->offset = lowest (&f, &root, p);
+    top = MAX (top, p->offset + p->bytes);
+    add (&f, root, p);
+  }
   fit_clear (&f);
-  return ok ? top : G_MAXUINT64;
+  return few || n == 0 ? top : G_MAXUINT64;
 }

@@ -596,9 +596,23 @@ fit_pool (const struct fitting *f, enum weft_pool pool)
 
 /* A buffer whose bytes a later op may reuse only after waiting for the last uses of the buffer. */
 struct occupant {
+  uint64_t from, to; /* addresses of the buffer in its pool */
+  enum weft_pool pool;
   /* ops from number `ready` on need no added dependency to reuse the bytes */
   uint32_t buffer, ready;
 };
+
+static struct occupant
+occupant_of (const struct fitting *f, uint32_t buffer)
+{
+  const struct weft_buf *b = &f->m->p->buf[buffer];
+
+  return (struct occupant){ .from = b->offset,
+                            .to = b->offset + align (b->bytes),
+                            .pool = b->pool,
+                            .buffer = buffer,
+                            .ready = free_from (f, &f->m->last_use[buffer], READY) };
+}
 
 /* Adds dependencies: the first users of a buffer wait for the last users of earlier buffers at the
  * same address. */
@@ -606,16 +620,15 @@ static void
 add_edges_of (struct planner *m, GArray *before, uint32_t buffer, uint32_t op)
 {
   const struct weft_buf *b = &m->p->buf[buffer];
+  const uint64_t from = b->offset, to = b->offset + align (b->bytes);
 
   for (guint i = 0; i < before->len;) {
     const struct occupant *o = &g_array_index (before, struct occupant, i);
-    const struct weft_buf *a = &m->p->buf[o->buffer];
     if (o->ready <= op) {
       g_array_remove_index_fast (before, i);
       continue;
     }
-    if (a->pool == b->pool && a->offset < b->offset + align (b->bytes) &&
-        b->offset < a->offset + align (a->bytes))
+    if ((o->pool == b->pool) & (o->from < to) & (from < o->to))
       add_edges (m, &m->last_use[o->buffer], op);
     i++;
   }
@@ -630,7 +643,7 @@ add_all_edges (const struct fitting *f)
     for (uint32_t i = f->opens[op]; i != WEFT_NO_OP; i = f->next_open[i])
       add_edges_of (f->m, before, i, op);
     for (uint32_t i = f->opens[op]; i != WEFT_NO_OP; i = f->next_open[i]) {
-      struct occupant o = { i, free_from (f, &f->m->last_use[i], READY) };
+      struct occupant o = occupant_of (f, i);
       g_array_append_val (before, o);
     }
   }

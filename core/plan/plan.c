@@ -457,6 +457,8 @@ make_plan (const struct weft_job *job, build_program build, enum weft_plan_depth
   if (job->stack.live_memory && depth >= WEFT_PLAN_PLACED)
     plan->allocated = g_new0 (struct weft_allocated, plan->n_roles);
   plan->seconds = g_new0 (double *, plan->n_roles);
+  if (depth == WEFT_PLAN_OUTLINED)
+    return g_steal_pointer (&plan);
   const char *table = g_quark_to_string ((GQuark) job->cluster.f.cost_table);
   if (table && *table && !(plan->table = weft_cost_table_load (table, error)))
     return NULL;

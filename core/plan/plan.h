@@ -67,12 +67,17 @@ uint32_t weft_plan_sms (const weft_plan *plan, const weft_program *program, uint
  * error on failure; the caller frees the plan. */
 weft_plan *weft_plan_new (const struct weft_job *job, GError **error);
 
-/* Makes a plan for a search over hundreds of candidates. WEFT_PLAN_PRICED: ops and their costs.
- * WEFT_PLAN_PLACED: also memory: buffer offsets, or, for software without an arena, the blocks of
- * its allocator. WEFT_PLAN_PROVED: every buffer has an offset and the plan is checked (check.h);
- * only such a plan may be executed. `placements` may be shared by plans on equal clusters; NULL:
- * the plan computes its own. */
-enum weft_plan_depth { WEFT_PLAN_PRICED, WEFT_PLAN_PLACED, WEFT_PLAN_PROVED };
+/* Makes a plan for a search over hundreds of candidates. WEFT_PLAN_OUTLINED: job, mesh and number
+ * of roles, without programs. WEFT_PLAN_PRICED: ops and their costs. WEFT_PLAN_PLACED: also memory:
+ * buffer offsets, or, for software without an arena, the blocks of its allocator. WEFT_PLAN_PROVED:
+ * every buffer has an offset and the plan is checked (check.h); only such a plan may be executed.
+ * `placements` may be shared by plans on equal clusters; NULL: the plan computes its own. */
+enum weft_plan_depth {
+  WEFT_PLAN_OUTLINED,
+  WEFT_PLAN_PRICED,
+  WEFT_PLAN_PLACED,
+  WEFT_PLAN_PROVED
+};
 weft_plan *weft_plan_new_draft (const struct weft_job *job, enum weft_plan_depth depth,
                                 weft_placements *placements, GError **error);
 

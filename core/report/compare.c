@@ -371,8 +371,13 @@ rows_of_ranks (const struct weft_compare_side *side)
   const weft_timeline *t = side->timeline;
   uint32_t n = side->plan->mesh.n_ranks, *row = g_new (uint32_t, n);
   g_autoptr (weft_actors) actors =
-      t->folded ? weft_actors_new (&side->plan->fabric, &side->plan->mesh, TRUE) : NULL;
+      t->folded && !t->row_of ? weft_actors_new (&side->plan->fabric, &side->plan->mesh, TRUE)
+                              : NULL;
 
+  if (t->row_of) {
+    memcpy (row, t->row_of, n * sizeof *row);
+    return row;
+  }
   memset (row, 0xff, n * sizeof *row);
   for (uint32_t i = 0; i < t->n; i++)
     row[t->rank[i]] = i;

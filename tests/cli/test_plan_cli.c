@@ -1,4 +1,5 @@
-/* weft plan with jobs and configurations of other software: --from, --improve, --for, --output. */
+/* What would be better: weft plan with jobs and configurations of other software (--from,
+ * --improve, --for, --output), and the critical path of weft explain. */
 #include "tests/runner/command.h"
 #include "tests/runner/folder.h"
 #include "tests/runner/runner.h"
@@ -134,6 +135,35 @@ the_best_strategy_is_written_as_a_job (void **state)
   weft_test_answer_free (&b);
 }
 
+/* weft explain --critical-path, as text and as JSON. */
+static void
+the_critical_path_has_the_step_of_the_simulation (void **state)
+{
+#define STAGES                                                                                     \
+  "--model llama-nano --topology dgx-h100 --gpus 4 --pipeline-model-parallel-size 2 "              \
+  "--global-batch-size 16 "
+  g_autoptr (JsonParser) path = json_parser_new (), sim = json_parser_new ();
+  struct answer text = weft_test_answer ("explain --critical-path " STAGES);
+  struct answer a = weft_test_answer ("explain --critical-path --json " STAGES);
+  struct answer b = weft_test_answer ("sim --json " STAGES);
+  JsonObject *root = document (path, &a);
+  double step = json_object_get_double_member (root, "step_s");
+  JsonArray *ops = json_object_get_array_member (root, "path");
+  unsigned last = json_array_get_length (ops) - 1;
+
+  (void) state;
+  assert_float_equal (step, step_time (document (sim, &b)), 1e-6 * step);
+  assert_float_equal (json_object_get_double_member (json_array_get_object_element (ops, last),
+                                                     "end_s"),
+                      step, 1e-9 * step);
+  assert_non_null (strstr (text.out, "critical path: "));
+  assert_non_null (strstr (text.out, "by stage: stage 0 "));
+  assert_non_null (strstr (text.out, "\n  pp send "));
+  weft_test_answer_free (&text);
+  weft_test_answer_free (&a);
+  weft_test_answer_free (&b);
+}
+
 static void
 wishes_that_make_no_sense_are_refused (void **state)
 {
@@ -161,6 +191,7 @@ static const struct CMUnitTest tests[] = {
                                    weft_test_folder_make, weft_test_folder_remove),
   cmocka_unit_test_setup_teardown (the_best_strategy_is_written_as_a_job, weft_test_folder_make,
                                    weft_test_folder_remove),
+  cmocka_unit_test (the_critical_path_has_the_step_of_the_simulation),
   cmocka_unit_test (wishes_that_make_no_sense_are_refused),
 };
 

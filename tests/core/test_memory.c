@@ -1,7 +1,6 @@
 /* The memory plan: offsets in small arenas computed by hand, random lifetimes against a slow and
  * simple check, and the bytes of real jobs against published formulas. */
 #include "core/plan/check.h"
-#include "core/plan/fit.h"
 #include "core/passes/step.h"
 #include "tests/made/random_job.h"
 #include "tests/runner/runner.h"
@@ -804,47 +803,6 @@ a_stage_holds_as_many_microbatches_as_its_schedule_says (void **state)
       }
 }
 
-/* ----------------------------------------------------- placing by size (fit.h) */
-
-/* 300 pieces of memory of random size and lifetime get addresses: no two pieces may share bytes
- * while both are in use. */
-static void
-pieces_never_share_bytes_while_in_use (void **state)
-{
-  g_autoptr (GRand) rand = g_rand_new_with_seed (20261123);
-  struct weft_fit_piece piece[300];
-  uint64_t top = 0;
-
-  (void) state;
-  for (int i = 0; i < 300; i++) {
-    uint32_t first = (uint32_t) g_rand_int_range (rand, 0, 1000);
-    piece[i] = (struct weft_fit_piece){ .bytes = (uint64_t) g_rand_int_range (rand, 1, 9),
-                                        .first = first,
-                                        .end = first + (uint32_t) g_rand_int_range (rand, 1, 300) };
-  }
-  uint64_t size = weft_fit (piece, 300, 1000, G_MAXUINT64);
-  for (int i = 0; i < 300; i++) {
-    top = MAX (top, piece[i].offset + piece[i].bytes);
-    for (int j = 0; j < i; j++)
-      assert_true (piece[j].end <= piece[i].first || piece[i].end <= piece[j].first ||
-                   piece[j].offset + piece[j].bytes <= piece[i].offset ||
-                   piece[i].offset + piece[i].bytes <= piece[j].offset);
-  }
-  assert_int_equal (size, top);
-}
-
-static void
-pieces_of_one_size_leave_no_gap (void **state)
-{
-  struct weft_fit_piece piece[100];
-
-  (void) state;
-  for (uint32_t i = 0; i < 100; i++)
-    piece[i] = (struct weft_fit_piece){ .bytes = 7, .first = 10 * i, .end = 10 * i + 45 };
-  assert_int_equal (weft_fit (piece, 100, 1000, G_MAXUINT64), 5 * 7);
-  assert_true (weft_fit (piece, 100, 1000, 10) == G_MAXUINT64);
-}
-
 static const struct CMUnitTest tests[] = {
   cmocka_unit_test (a_buffer_takes_the_bytes_of_one_that_is_gone),
   cmocka_unit_test (the_smallest_hole_that_fits_is_taken),
@@ -864,8 +822,6 @@ static const struct CMUnitTest tests[] = {
   cmocka_unit_test (the_distributed_optimizer_splits_all_but_weights_and_gradients),
   cmocka_unit_test (a_layer_keeps_what_the_formula_says),
   cmocka_unit_test (full_recompute_keeps_the_input_of_a_block),
-  cmocka_unit_test (pieces_never_share_bytes_while_in_use),
-  cmocka_unit_test (pieces_of_one_size_leave_no_gap),
   cmocka_unit_test (a_stage_holds_as_many_microbatches_as_its_schedule_says),
 };
 

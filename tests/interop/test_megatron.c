@@ -52,6 +52,7 @@ settings_that_no_key_gives_have_the_defaults_of_megatron (void **state)
   assert_means ("--bf16 --fp8-format e4m3", "precision", "fp8");
   assert_means ("", "gradient_accumulation_fusion", "true");
   assert_means ("", "make_vocab_size_divisible_by", "128");
+  assert_means ("\f --bf16\f", "precision", "bf16"); /* form feeds are blanks */
 }
 
 static void

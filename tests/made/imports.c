@@ -7,8 +7,8 @@ char *
 weft_test_imported (const struct weft_test_import *how, const char *text, const char *setting)
 {
   g_autoptr (GError) error = NULL;
-  g_autoptr (weft_interop_result) in =
-      weft_import (how->target, text, how->file, how->gpus, FALSE, &error);
+  struct weft_import_options options = { .gpus = how->gpus };
+  g_autoptr (weft_interop_result) in = weft_import (how->target, text, how->file, &options, &error);
   g_auto (GStrv) defaults = weft_texts_defaults ();
 
   if (!in)
@@ -34,8 +34,8 @@ void
 weft_test_import_refused (const struct weft_test_import *how, const char *text, const char *part)
 {
   g_autoptr (GError) error = NULL;
-  g_autoptr (weft_interop_result) in =
-      weft_import (how->target, text, how->file, 0, FALSE, &error);
+  struct weft_import_options options = { 0 };
+  g_autoptr (weft_interop_result) in = weft_import (how->target, text, how->file, &options, &error);
 
   if (in)
     fail_msg ("%s: accepted, wanted \"%s\"", text, part);

@@ -1,0 +1,336 @@
+#include "planner/trials.h"
+#include "core/base/error.h"
+#include "core/base/invariant.h"
+#include "exec_sim/exec_sim.h"
+#include "planner/shorten.h"
+#include "planner/workers.h"
+#include <string.h>
+
+/* ---------------------------------------------------------------------- one trial */
+
+/* A trial that runs. A long step is extrapolated from two short steps. */
+struct run {
+  const struct weft_trials *how;
+  struct weft_trial *trial;
+  struct weft_shortened shortened;
+  double seconds[2], bytes[2], least[2]; /* of the short steps */
+  weft_report *of[2];                    /* reports of the simulated short steps */
+};
+
+static weft_plan *
+build (struct run *x, const struct weft_job *job, enum weft_plan_depth depth)
+{
+  x->trial->plans[depth]++;
+  return weft_plan_new_draft (job, depth, x->how->placements, &x->trial->error);
+}
+
+/* Computes the clock time of short step i and, if the plan has it, its memory. */
+static gboolean
+clock_step (struct run *x, uint32_t i, const weft_plan *plan)
+{
+  const union weft_clock_options own = { { .graph = x->how->graph, .roles = TRUE } };
+  const struct weft_exec_options exec = { .own = weft_own_options_of (weft_exec_clock.options,
+                                                                      own.at) };
+
+  x->trial->refused = own.graph && !weft_exec_check_graph (plan, &x->trial->error);
+  if (x->trial->refused)
+    return FALSE;
+  g_autoptr (weft_timeline) t = weft_exec_run (&weft_exec_clock, plan, &exec, &x->trial->error);
+  if (!t)
+    return FALSE;
+  x->seconds[i] = t->seconds;
+  if (x->trial->depth == WEFT_TRIAL_BOUND)
+    return TRUE;
+  x->bytes[i] = (double) weft_plan_worst_bytes (plan);
+  x->least[i] = (double) weft_plan_least_bytes (plan);
+  return TRUE;
+}
+
+static weft_report *
+simulate_step (struct run *x, const weft_plan *plan)
+{
+  const union weft_sim_options own = { { .graph = x->how->graph } };
+  const struct weft_exec_options exec = { .own =
+                                              weft_own_options_of (weft_exec_sim.options, own.at) };
+  g_autoptr (weft_timeline) t = weft_exec_run (&weft_exec_sim, plan, &exec, &x->trial->error);
+
+  if (!t)
+    return NULL;
+  weft_report *report = weft_report_new (plan, t);
+  report->timeline = NULL; /* the timeline is freed here */
+  return report;
+}
+
+/* Whether one plan serves for the clock time and for the simulation of a step. For software without
+ * an arena, only a plan that may be executed gives buffers addresses, and the clock time is that
+ * without addresses. */
+static gboolean
+shares_plans (const struct run *x)
+{
+  return x->trial->depth == WEFT_TRIAL_SIMULATED && !x->trial->job.stack.live_memory;
+}
+
+/* Whether a simulation is wanted, as far as the memory of short step i tells: a long step needs at
+ * least as many bytes as a short one. */
+static gboolean
+may_fit (const struct run *x, uint32_t i)
+{
+  return x->bytes[i] <= weft_plan_capacity (&x->trial->job);
+}
+
+static gboolean
+try_step (struct run *x, uint32_t i, gboolean simulates)
+{
+  static const enum weft_plan_depth depths[] = { WEFT_PLAN_PRICED, WEFT_PLAN_PLACED,
+                                                 WEFT_PLAN_PLACED };
+  enum weft_plan_depth depth = simulates ? WEFT_PLAN_PROVED : depths[x->trial->depth];
+  g_autoptr (weft_plan) plan = build (x, &x->shortened.job[i], depth);
+
+  if (!plan || !clock_step (x, i, plan))
+    return FALSE;
+  if (!simulates || !may_fit (x, i))
+    return TRUE;
+  x->of[i] = simulate_step (x, plan);
+  return x->of[i] != NULL;
+}
+
+/* Computes the clock time and the memory of the step and, if one plan serves for both, the reports
+ * of the simulated short steps. */
+static gboolean
+try_steps (struct run *x)
+{
+  struct weft_trial *t = x->trial;
+  gboolean simulates = shares_plans (x);
+
+  for (uint32_t i = 0; i < x->shortened.n; i++) {
+    if (!try_step (x, i, simulates))
+      return FALSE;
+    simulates = simulates && may_fit (x, i);
+  }
+  t->seconds = weft_shortened_seconds (&x->shortened, x->seconds);
+  t->bytes = weft_shortened_bytes (&x->shortened, x->bytes);
+  t->least = weft_shortened_bytes (&x->shortened, x->least);
+  return TRUE;
+}
+
+/* Simulates the short steps that try_steps() did not simulate. */
+static gboolean
+simulate_steps (struct run *x)
+{
+  for (uint32_t i = 0; i < x->shortened.n; i++) {
+    if (x->of[i])
+      continue;
+    g_autoptr (weft_plan) plan = build (x, &x->shortened.job[i], WEFT_PLAN_PROVED);
+    if (!plan || !(x->of[i] = simulate_step (x, plan)))
+      return FALSE;
+  }
+  return TRUE;
+}
+
+/* Makes the report of the whole step: the memory of its plan, and the times of the short steps. A
+ * step that is not shortened has this report already. Of a long step the plan need not be proved,
+ * because the plans of the short steps are proved and the plan of the long step is not executed. */
+static gboolean
+report_step (struct run *x)
+{
+  struct weft_trial *t = x->trial;
+
+  if (x->shortened.n == 1) {
+    t->report = g_steal_pointer (&x->of[0]);
+    return TRUE;
+  }
+  enum weft_plan_depth depth = t->job.stack.live_memory ? WEFT_PLAN_PROVED : WEFT_PLAN_PLACED;
+  g_autoptr (weft_plan) plan = build (x, &t->job, depth);
+  if (!plan)
+    return FALSE;
+  t->report = weft_report_new (plan, NULL);
+  weft_shortened_report (&x->shortened, &t->job, x->of, t->report);
+  return TRUE;
+}
+
+static void
+try (const struct weft_trials *how, struct weft_trial *trial)
+{
+  struct run x = { .how = how, .trial = trial };
+
+  weft_shorten (&trial->job, &x.shortened);
+  if (try_steps (&x) && trial->depth == WEFT_TRIAL_SIMULATED &&
+      trial->bytes <= weft_plan_capacity (&trial->job) && simulate_steps (&x))
+    report_step (&x);
+  g_clear_pointer (&x.of[0], weft_report_free);
+  g_clear_pointer (&x.of[1], weft_report_free);
+}
+
+/* ------------------------------------------------------------- results as bytes */
+
+enum { MOST_LABEL = 512, MOST_CAUSES = 64 };
+
+/* The result of a trial as it is passed between processes. `packed` is the report: its struct, and
+ * for each role the struct, the name of the op at the peak, and the causes of stalls. */
+struct result {
+  gboolean refused, failed;
+  int code; /* of the error */
+  char message[2048];
+  double seconds, bytes, least;
+  uint32_t plans[WEFT_PLAN_PROVED + 1];
+  size_t n_packed, room; /* bytes of `packed`: in use and at most; 0: there is no report */
+  char packed[];
+};
+
+static size_t
+room_of (uint32_t n_roles)
+{
+  return sizeof (weft_report) +
+         n_roles * (sizeof (struct weft_report_role) + MOST_LABEL + sizeof (guint) +
+                    MOST_CAUSES * sizeof (struct weft_memory_stall));
+}
+
+static void
+put (struct result *r, const void *from, size_t n)
+{
+  WEFT_INVARIANT (n <= r->room - r->n_packed);
+  if (n > 0)
+    memcpy (r->packed + r->n_packed, from, n);
+  r->n_packed += n;
+}
+
+static void
+put_role (struct result *r, const struct weft_report_role *role)
+{
+  const GArray *cause = role->stalls.cause;
+  const guint n = cause ? cause->len : 0;
+
+  put (r, role, sizeof *role);
+  put (r, role->peak_label, strlen (role->peak_label) + 1);
+  put (r, &n, sizeof n);
+  put (r, n ? cause->data : NULL, n * sizeof (struct weft_memory_stall));
+}
+
+static void
+put_report (struct result *r, const weft_report *report)
+{
+  put (r, report, sizeof *report);
+  for (uint32_t i = 0; i < report->n_roles; i++)
+    put_role (r, &report->role[i]);
+}
+
+static void
+get (const struct result *r, size_t *at, void *to, size_t n)
+{
+  if (n > 0)
+    memcpy (to, r->packed + *at, n);
+  *at += n;
+}
+
+static void
+get_role (const struct result *r, size_t *at, struct weft_report_role *role)
+{
+  guint n;
+
+  get (r, at, role, sizeof *role);
+  role->peak_label = g_strdup (r->packed + *at);
+  *at += strlen (role->peak_label) + 1;
+  get (r, at, &n, sizeof n);
+  if (role->stalls.cause == NULL)
+    return;
+  role->stalls.cause = g_array_sized_new (FALSE, FALSE, sizeof (struct weft_memory_stall), n);
+  g_array_set_size (role->stalls.cause, n);
+  get (r, at, role->stalls.cause->data, n * sizeof (struct weft_memory_stall));
+}
+
+static weft_report *
+get_report (const struct result *r, const weft_plan *plan)
+{
+  weft_report *report = g_new (weft_report, 1);
+  size_t at = 0;
+
+  get (r, &at, report, sizeof *report);
+  report->plan = plan;
+  report->role = g_new0 (struct weft_report_role, report->n_roles);
+  for (uint32_t i = 0; i < report->n_roles; i++)
+    get_role (r, &at, &report->role[i]);
+  return report;
+}
+
+/* ------------------------------------------------------------------------ batches */
+
+struct batch {
+  const struct weft_trials *how;
+  const struct weft_trial *trial;
+  size_t room; /* bytes for one report */
+};
+
+static void
+run_trial (void *user, uint32_t task, void *result)
+{
+  const struct batch *b = user;
+  struct weft_trial trial = b->trial[task];
+  struct result *r = result;
+
+  try (b->how, &trial);
+  r->refused = trial.refused;
+  r->failed = trial.error != NULL;
+  r->code = trial.error ? trial.error->code : 0;
+  g_strlcpy (r->message, trial.error ? trial.error->message : "", sizeof r->message);
+  r->seconds = trial.seconds;
+  r->bytes = trial.bytes;
+  r->least = trial.least;
+  memcpy (r->plans, trial.plans, sizeof r->plans);
+  r->room = b->room;
+  if (trial.report)
+    put_report (r, trial.report);
+  weft_trial_clear (&trial);
+}
+
+static void
+take_result (const struct result *r, gboolean done, struct weft_trial *trial)
+{
+  if (!done)
+    g_set_error (&trial->error, WEFT_ERROR, WEFT_ERROR_BUG,
+                 "a process of the search ended before its candidate was finished");
+  else if (r->failed)
+    g_set_error_literal (&trial->error, WEFT_ERROR, r->code, r->message);
+  trial->refused = r->refused;
+  trial->seconds = r->seconds;
+  trial->bytes = r->bytes;
+  trial->least = r->least;
+  memcpy (trial->plans, r->plans, sizeof trial->plans);
+  if (!done || r->n_packed == 0)
+    return;
+  trial->plan = weft_plan_new_draft (&trial->job, WEFT_PLAN_OUTLINED, NULL, &trial->error);
+  if (trial->plan)
+    trial->report = get_report (r, trial->plan);
+}
+
+gboolean
+weft_trials_run (const struct weft_trials *how, struct weft_trial *trial, uint32_t n,
+                 GError **error)
+{
+  struct batch batch = { .how = how, .trial = trial };
+  g_autofree gboolean *done = g_new0 (gboolean, n);
+
+  for (uint32_t i = 0; i < n; i++)
+    batch.room =
+        MAX (batch.room, room_of ((uint32_t) trial[i].job.strategy.pipeline_model_parallel_size));
+  const struct weft_workers workers = { .n_tasks = n,
+                                        .n_workers = how->n_workers,
+                                        .result_bytes =
+                                            (sizeof (struct result) + batch.room + 63) / 64 * 64,
+                                        .run = run_trial,
+                                        .user = &batch };
+  g_autofree char *results = g_malloc (n * workers.result_bytes);
+  if (!weft_workers_run (&workers, results, done, error))
+    return FALSE;
+  for (uint32_t i = 0; i < n; i++)
+    take_result ((const struct result *) (void *) (results + i * workers.result_bytes), done[i],
+                 &trial[i]);
+  return TRUE;
+}
+
+void
+weft_trial_clear (struct weft_trial *trial)
+{
+  g_clear_error (&trial->error);
+  g_clear_pointer (&trial->report, weft_report_free);
+  g_clear_pointer (&trial->plan, weft_plan_free);
+}
