@@ -213,6 +213,12 @@ read_operand (struct reader *r, const char *word, GError **error)
 {
   if (*word == '-' && !weft_file_is_stdin (word))
     return weft_bad_input (error, "unknown flag %s: flags begin with two dashes", word);
+  if (r->page->lists && strchr (word, '=')) {
+    if (!r->input->lists)
+      r->input->lists = g_ptr_array_new ();
+    g_ptr_array_add (r->input->lists, (char *) word);
+    return TRUE;
+  }
   if (!r->input->operand)
     r->input->operand = word;
   else if (!r->page->two)
@@ -313,6 +319,7 @@ void
 weft_cli_input_clear (weft_cli_input *input)
 {
   g_clear_pointer (&input->settings, weft_settings_free);
+  g_clear_pointer (&input->lists, g_ptr_array_unref);
 }
 
 /* A flag as text for --help: "--name VALUE", or "--name" for a flag without a value. The caller

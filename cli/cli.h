@@ -24,6 +24,8 @@
      "weft size --model llama3-8b --topology dgx-h100 --tokens 1T --sizes 64")                     \
   X (compare, "compare two jobs or two timelines, op by op",                                       \
      "weft compare predicted.json measured.json")                                                  \
+  X (sweep, "predict a job with several values of its settings; what it is sensitive to",          \
+     "weft sweep --model llama3-8b --topology dgx-h100 --nodes 4 tp=1,2,4 pp=1,2")                 \
   X (memory, "show what fills the memory of each stage, and what makes it fit",                    \
      "weft memory --model llama2-7b --topology dgx-h100")                                          \
   X (explain, "show the numbers behind a prediction, formula by formula",                          \
@@ -80,6 +82,7 @@ struct weft_cli_page {
   /* with `job`: TRUE: the operand is a file that the command itself reads, not a job file */
   gboolean foreign;
   gboolean two; /* TRUE: the command has a second operand */
+  gboolean lists; /* TRUE: operands with a '=' are lists of values, KNOB=a,b,c */
   /* topology of the job if the user names none; NULL: the user must name one */
   const char *topology;
 };
@@ -87,6 +90,7 @@ struct weft_cli_page {
 struct weft_cli_input {
   const char *operand;     /* the operand, JOB or NAME; NULL: not given */
   const char *second;      /* the second operand, for commands with `two` */
+  GPtrArray *lists;        /* the operands KNOB=a,b,c, for commands with `lists`; NULL: none */
   const char *from;        /* the software whose configuration the operand is; NULL: none */
   gboolean json, help;     /* --json and --help, which every command has */
   weft_settings *settings; /* settings of the job; NULL if --help is given */

@@ -147,11 +147,11 @@ add_straggler (weft_disturb *d, const struct weft_fabric *f, const char *item, G
 
 /* Which links of a fabric an item names. */
 struct links {
-  char *name;           /* name of the kind without a direction: "nic" */
-  const char *way;      /* " up" or " down"; NULL: both directions */
-  char *number;         /* "3" or "0-7"; "": all links of the kind */
+  char *name;                /* name of the kind without a direction: "nic" */
+  const char *way;           /* " up" or " down"; NULL: both directions */
+  char *number;              /* "3" or "0-7"; "": all links of the kind */
   const struct place *place; /* place whose links are meant; NULL: none */
-  struct span at;       /* with `place`: its numbers */
+  struct span at;            /* with `place`: its numbers */
 };
 
 static void
@@ -306,8 +306,8 @@ add_links (weft_disturb *d, const struct weft_fabric *f, const char *item, GErro
 
 /* -------------------------------------------------------------------- read */
 
-typedef gboolean add_item (weft_disturb *d, const struct weft_fabric *f, const char *item,
-                           GError **error);
+typedef gboolean
+add_item (weft_disturb *d, const struct weft_fabric *f, const char *item, GError **error);
 
 static gboolean
 add_items (weft_disturb *d, const struct weft_fabric *f, const char *text, add_item *add,

@@ -24,7 +24,7 @@ row_of (const weft_timeline *t, uint32_t rank)
 static double *
 waited (const weft_timeline *t)
 {
-  double *seconds = g_new0 (double, (size_t) t->n * WEFT_N_LANE + 1);
+  double *seconds = g_new0 (double, (size_t) t->n *WEFT_N_LANE + 1);
 
   for (guint i = 0; t->waits && i < t->waits->len; i++) {
     const struct weft_timeline_wait *wait = &g_array_index (t->waits, struct weft_timeline_wait, i);
@@ -39,7 +39,7 @@ static const struct weft_timeline_wait **
 longest (const weft_timeline *t)
 {
   const struct weft_timeline_wait **most =
-      g_new0 (const struct weft_timeline_wait *, (size_t) t->n * WEFT_N_LANE + 1);
+      g_new0 (const struct weft_timeline_wait *, (size_t) t->n *WEFT_N_LANE + 1);
 
   for (guint i = 0; t->waits && i < t->waits->len; i++) {
     const struct weft_timeline_wait *wait = &g_array_index (t->waits, struct weft_timeline_wait, i),
@@ -165,8 +165,8 @@ print_waiting (const struct weft_waiting *w, GString *out)
   g_autofree char *seconds = time_text (w->seconds);
 
   g_string_append_printf (out, "  %-18s%10s   %u rank%s wait%s for rank %u",
-                          weft_lane_words[w->lane], seconds, w->ranks,
-                          w->ranks == 1 ? "" : "s", w->ranks == 1 ? "s" : "", w->behind);
+                          weft_lane_words[w->lane], seconds, w->ranks, w->ranks == 1 ? "" : "s",
+                          w->ranks == 1 ? "s" : "", w->behind);
   if (w->behind_ranks > 1)
     g_string_append_printf (out, " and %u that behave like it", w->behind_ranks - 1);
   g_string_append_c (out, '\n');

@@ -215,8 +215,8 @@ seven_replicas_wait_for_the_slow_one (void **state)
   struct weft_cluster cluster = made_cluster (8, 1);
   g_autoptr (weft_plan) plan = replicas (&cluster, 1000, 80 * MB);
   g_autoptr (weft_timeline) even = made_run_with (&weft_exec_sim, plan, "waits"),
-                            slow = made_run_with (&weft_exec_sim, plan,
-                                                  "waits straggler=rank=5:1.2");
+                            slow =
+                                made_run_with (&weft_exec_sim, plan, "waits straggler=rank=5:1.2");
   g_autoptr (weft_disturbance) d = weft_disturbance_new (even, slow, &plan->mesh);
   const struct weft_waiting *w = &g_array_index (d->waiting, struct weft_waiting, 0);
 
@@ -317,8 +317,7 @@ random_disturbances_fold_exactly (void **state)
     if (!weft_test_job (words, &job, NULL) || job.cluster.n_gpus < 8)
       continue;
     g_autoptr (weft_plan) plan = made_real_plan (&job);
-    g_autofree char *own =
-        random_disturbance (rand, job.cluster.n_gpus, job.cluster.n_nodes);
+    g_autofree char *own = random_disturbance (rand, job.cluster.n_gpus, job.cluster.n_nodes);
     g_autofree char *unfolded = g_strconcat (own, " unfolded", NULL);
     g_autoptr (weft_timeline) t = made_run_with (&weft_exec_sim, plan, own),
                               whole = made_run_with (&weft_exec_sim, plan, unfolded);
