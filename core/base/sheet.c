@@ -31,9 +31,12 @@ weft_sheet_key (const struct weft_sheet *sheet, unsigned row)
 int
 weft_sheet_find (const struct weft_sheet *sheet, const char *section, const char *key)
 {
+  g_autofree char *name = g_strconcat (sheet->prefixed ? section : "", key, NULL);
+
+  /* The names are compared first, because almost all of them differ in their first letters. */
   for (unsigned i = 0; i < sheet->table->n; i++)
-    if (weft_same_name (weft_sheet_section (sheet, i), section) &&
-        weft_same_name (weft_sheet_key (sheet, i), key))
+    if (weft_same_name (sheet->table->field[i].name, name) &&
+        weft_same_name (weft_sheet_section (sheet, i), section))
       return i;
   return -1;
 }

@@ -192,10 +192,8 @@ run_item (computing_cuda *d, const struct computing_item *item)
     run_record (d, item);
     break;
   case COMPUTING_COPY:
-    memcpy (item->copy.to, item->copy.from, item->copy.bytes);
-    break;
   case COMPUTING_FILL:
-    memset (item->copy.to, (int) item->value, item->copy.bytes);
+    computing_copy (d, item);
     break;
   case COMPUTING_KERNEL:
     run_kernels (d, item);
@@ -267,6 +265,16 @@ choose_stream (computing_cuda *d)
   return chosen;
 }
 
+/* Whether device memory must be accessible while a work item runs. Copies and fills make only their
+ * own pages accessible, because a state is read and written in many small copies, and mprotect() of
+ * all memory would take most of their time. */
+static gboolean
+needs_memory (enum computing_kind kind)
+{
+  return kind != COMPUTING_COPY && kind != COMPUTING_FILL && kind != COMPUTING_RECORD &&
+         kind != COMPUTING_WAIT && kind != COMPUTING_HOST;
+}
+
 static gboolean
 work_once (computing_cuda *d)
 {
@@ -274,8 +282,9 @@ work_once (computing_cuda *d)
 
   if (!s)
     return FALSE;
-  computing_let_host (d, TRUE);
   struct computing_item *item = g_queue_peek_head (&s->item);
+  if (needs_memory (item->kind))
+    computing_let_host (d, TRUE);
   if (item->kind == COMPUTING_LAUNCH && !item->posted) {
     post (d, item);
     return TRUE;
@@ -867,6 +876,7 @@ computing_cuda_free (computing_cuda *d)
   computing_comm_clear (d);
   g_ptr_array_unref (d->stream);
   g_ptr_array_unref (d->threads);
+  computing_close_region (d);
   g_array_unref (d->arena);
   g_array_unref (d->scaled);
   pthread_key_delete (d->thread);

@@ -69,7 +69,7 @@ struct computing_item {
 
 struct computing_arena {
   void *base;
-  uint64_t pages; /* bytes of the arena with the inaccessible page behind it */
+  uint64_t pages; /* bytes of the arena without the inaccessible page behind it */
   void *at;
   uint64_t bytes;
   enum weft_pool pool;
@@ -102,6 +102,9 @@ typedef struct computing_cuda {
   pthread_key_t thread; /* key of the state of each calling thread */
   GPtrArray *threads, *stream, *clique;
   GArray *arena, *scaled; /* elements: struct computing_arena; double */
+  uint8_t *region;        /* addresses of all device memory; NULL before the first allocation */
+  uint64_t used;          /* bytes of the region up to the end of its last arena */
+  int empty_file;
 } computing_cuda;
 
 /* Returns a device that runs work in the order of the calls (seed 0) or in a random order. */
@@ -123,8 +126,25 @@ void *computing_map (computing_cuda *d, enum weft_pool pool, uint64_t bytes);
 /* Frees memory and sets *bytes to its size. Returns FALSE if `at` is not allocated memory. */
 gboolean computing_unmap (computing_cuda *d, enum weft_pool pool, const void *at, uint64_t *bytes);
 
+/* Unmaps the region of device memory. */
+void computing_close_region (computing_cuda *d);
+
 /* touch TRUE: makes all device memory accessible to the host; FALSE: makes it inaccessible. */
 void computing_let_host (computing_cuda *d, gboolean touch);
+
+/* Runs a copy or a fill. Only the pages of its operands are accessible meanwhile, unless all device
+ * memory is. */
+void computing_copy (computing_cuda *d, const struct computing_item *item);
+
+/* Unmaps the region of device memory. */
+void computing_close_region (computing_cuda *d);
+
+/* touch TRUE: makes all device memory accessible to the host; FALSE: makes it inaccessible. */
+void computing_let_host (computing_cuda *d, gboolean touch);
+
+/* The same for the pages of `bytes` bytes at `at`. Has no effect on host memory, and while all
+ * device memory is accessible. */
+void computing_let_pages (computing_cuda *d, const void *at, uint64_t bytes, gboolean touch);
 
 /* In builds with the address sanitizer: until computing_unfence(), kernels can access only the
  * operands, the control data and the scratch of the given n launches. */
