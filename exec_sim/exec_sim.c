@@ -705,11 +705,13 @@ read_disturbance (struct sim *x, GError **error)
 static gboolean
 check_size (const struct sim *x, const weft_actors *a, GError **error)
 {
-  if (weft_exec_check_size (x->base.plan, a, error))
-    return TRUE;
-  if (x->disturb.jitter > 0)
-    g_prefix_error (error, "--jitter makes all ranks differ: ");
-  return FALSE;
+  if (x->disturb.jitter == 0)
+    return weft_exec_check_size (x->base.plan, a, error);
+  return weft_exec_check_size (x->base.plan, a, NULL) ||
+         weft_bad_input (error,
+                         "--jitter makes every rank differ: found %u ranks, wanted so few that "
+                         "they have at most %u ops in total: use fewer GPUs or microbatches",
+                         a->n, WEFT_EXEC_MOST_OPS);
 }
 
 static weft_exec *

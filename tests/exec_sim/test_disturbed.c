@@ -287,6 +287,20 @@ the_effect_ends_near_the_slow_link (void **state)
   assert_true (rows[0] < 48);
 }
 
+static void
+sixteen_thousand_ranks_need_few_classes (void **state)
+{
+  g_autoptr (weft_plan) plan = weft_test_plan (
+      "model=gpt3-175b num_layers=16 topology=dgx-h100 nodes=2048 tp=8 pp=16 "
+      "global_batch_size=512 micro_batch_size=1");
+  g_autoptr (weft_timeline) t = made_run_with (&weft_exec_sim, plan, "straggler=rank=5000:1.2");
+
+  (void) state;
+  assert_int_equal (plan->mesh.n_ranks, 16384);
+  assert_true (t->misfit <= WEFT_SAME_TIME * t->seconds);
+  assert_true (t->n < 400);
+}
+
 /* A random link of a fabric as the flag names it: "nic-up7". The caller frees the text. */
 static char *
 random_link (GRand *rand, const struct weft_fabric *f)
@@ -406,6 +420,7 @@ static const struct CMUnitTest tests[] = {
   cmocka_unit_test (percentiles_are_those_of_the_runs),
   cmocka_unit_test (few_classes_behave_as_all_ranks),
   cmocka_unit_test (the_effect_ends_near_the_slow_link),
+  cmocka_unit_test (sixteen_thousand_ranks_need_few_classes),
   cmocka_unit_test (random_disturbances_fold_exactly),
   cmocka_unit_test (wrong_names_are_refused_by_name),
 };
