@@ -1,10 +1,10 @@
-/* Search benchmark: candidates of `weft plan` that one core checks, bounds, times and simulates in a
- * second, and how these rates change with the GPUs of the cluster and the microbatches of a step.
+/* Search benchmark: candidates of `weft plan` that one core checks, bounds, times and simulates in
+ * a second, and how these rates change with the GPUs of the cluster and the microbatches of a step.
  *
  * bench_search               prints the rates for GPT-3 175B
- * bench_search memory [N]    compares the live bytes that a search computes for N random candidates,
- *                            from short steps, with the live bytes of the plans of whole steps
- *                            [5000]
+ * bench_search memory [N]    compares the live bytes that a search computes for N random
+ *                            candidates, from short steps, with the live bytes of the plans of
+ *                            whole steps [5000]
  *
  * Levels:
  *   rules      makes the job of a candidate and checks its rules
