@@ -241,7 +241,7 @@ start_round (struct sim *x, uint32_t c)
    * members. */
   if (moves_nothing (&m->traffic)) {
     m->pending = 1;
-    weft_bridge_after (latency, sim_tag (SIM_COLLECTIVE, 0, c));
+    weft_bridge_after (latency, sim_tag (SIM_COLLECTIVE, SIM_NO_FLOW, c));
     return;
   }
   for (uint32_t i = 0; i < comm->n_actor; i++)
@@ -279,7 +279,8 @@ collective_flow_done (struct sim *x, uint32_t c, uint32_t actor)
 {
   struct sim_collective *m = &x->collective[c];
 
-  x->flow_ends[actor] += weft_bridge_now ();
+  if (actor != SIM_NO_FLOW)
+    x->flow_ends[actor] += weft_bridge_now ();
   if (--m->pending)
     return;
   if (++m->round < m->n_rounds)
