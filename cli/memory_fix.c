@@ -106,6 +106,20 @@ flags_line (const struct page *page, const struct weft_memory_fix *fix)
   return g_strjoinv (" ", (char **) flags->pdata);
 }
 
+/* What the changes do to the result of the training, each text once. The caller frees the array. */
+static GPtrArray *
+numerics_of (const struct weft_memory_fix *fix)
+{
+  GPtrArray *texts = g_ptr_array_new ();
+
+  for (unsigned i = 0; i < fix->n; i++) {
+    const char *text = weft_change_numerics (fix->change[i], &fix->job);
+    if (text && !g_ptr_array_find_with_equal_func (texts, text, g_str_equal, NULL))
+      g_ptr_array_add (texts, (char *) text);
+  }
+  return texts;
+}
+
 /* The numbers of a job: step time, memory, and a mark if it may not fit. */
 static void
 print_numbers (const struct page *page, const struct weft_memory_fix *fix)
@@ -121,15 +135,13 @@ static void
 print_fix (const struct page *page, const struct weft_memory_fix *fix, unsigned number)
 {
   g_autofree char *flags = flags_line (page, fix);
+  g_autoptr (GPtrArray) numerics = numerics_of (fix);
   g_autoptr (GString) what = g_string_new (NULL);
 
   for (unsigned i = 0; i < fix->n; i++)
     g_string_append_printf (what, "%s%s", i ? "; " : "", weft_changes[fix->change[i]].doc);
-  for (unsigned i = 0; i < fix->n; i++) {
-    const char *numerics = weft_change_numerics (fix->change[i], &fix->job);
-    if (numerics)
-      g_string_append_printf (what, "; changes numerics: %s", numerics);
-  }
+  for (unsigned i = 0; i < numerics->len; i++)
+    g_string_append_printf (what, "; changes numerics: %s", (const char *) numerics->pdata[i]);
   double loss = loss_of (page, fix);
   if (isnan (loss))
     printf ("%3u       - ", number);
@@ -259,6 +271,7 @@ static void
 build_fix (JsonBuilder *b, const struct page *page, const struct weft_memory_fix *fix)
 {
   g_autoptr (GPtrArray) flags = weft_change_flags (&page->fixes->given.job, &fix->job);
+  g_autoptr (GPtrArray) numerics = numerics_of (fix);
   const struct weft_cli_answer answer = { &fix->job, fix->seconds, fix->bytes };
 
   json_builder_begin_object (b);
@@ -274,11 +287,8 @@ build_fix (JsonBuilder *b, const struct page *page, const struct weft_memory_fix
   weft_json_real_or_null (b, "time_s", fix->seconds);
   weft_json_real_or_null (b, "loss", loss_of (page, fix));
   weft_json_array (b, "changes_numerics");
-  for (unsigned i = 0; i < fix->n; i++) {
-    const char *numerics = weft_change_numerics (fix->change[i], &fix->job);
-    if (numerics)
-      json_builder_add_string_value (b, numerics);
-  }
+  for (unsigned i = 0; i < numerics->len; i++)
+    json_builder_add_string_value (b, numerics->pdata[i]);
   json_builder_end_array (b);
   weft_json_bool (b, "memory_risk", is_risky (page, fix));
   weft_cli_add_sure (page->sure, b, &answer);
