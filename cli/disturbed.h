@@ -16,8 +16,8 @@ gboolean weft_cli_has_jitter (const struct weft_exec_ops *executor,
                               const struct weft_exec_options *options);
 
 /* Simulates the plan without disturbance and with it; with jitter `runs` times, from rising seeds
-/* Simulates the plan without disturbance and with it; with jitter `runs` times, from rising
- * seeds and in several processes. Returns the comparison, and in *timeline the disturbed step, with
+ * and in several processes. Returns the comparison, and in *timeline the disturbed step, with
  * jitter that of the first run. The caller frees both. */
+weft_disturbance *weft_cli_disturbed (const weft_plan *plan,
                                       const struct weft_exec_options *options, int64_t runs,
                                       weft_timeline **timeline, GError **error);
