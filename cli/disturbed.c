@@ -1,5 +1,7 @@
 #include "cli/disturbed.h"
+#include "core/base/error.h"
 #include "exec_sim/exec_sim.h"
+#include "planner/workers.h"
 
 static void
 read_options (const struct weft_exec_options *options, union weft_sim_options *own)
@@ -56,22 +58,58 @@ simulate_undisturbed (const weft_plan *plan, const union weft_sim_options *distu
   return simulate (plan, &own, error);
 }
 
-/* Simulates the runs with jitter after the first and sets the spread of all. */
+/* The runs with jitter after the first. */
+struct runs {
+  const weft_plan *plan;
+  const union weft_sim_options *first;
+};
+
+struct outcome {
+  double seconds;
+  char message[200]; /* of the error; "": none */
+};
+
+static void
+run_one (void *user, uint32_t task, void *result)
+{
+  const struct runs *runs = user;
+  struct outcome *outcome = result;
+  union weft_sim_options own = *runs->first;
+  g_autoptr (GError) error = NULL;
+
+  own.waits = 0;
+  own.jitter_seed = runs->first->jitter_seed + 1 + task;
+  g_autoptr (weft_timeline) t = simulate (runs->plan, &own, &error);
+  if (t)
+    outcome->seconds = t->seconds;
+  else
+    g_strlcpy (outcome->message, error->message, sizeof outcome->message);
+}
+
+/* Simulates the runs with jitter after the first, in several processes, and sets the spread of
+ * all. */
 static gboolean
 run_again (const weft_plan *plan, const union weft_sim_options *first, int64_t runs,
            weft_disturbance *d, GError **error)
 {
-  union weft_sim_options own = *first;
+  struct runs user = { plan, first };
+  uint32_t n = (uint32_t) runs - 1;
   g_autofree double *seconds = g_new (double, runs);
+  g_autofree struct outcome *outcome = g_new0 (struct outcome, runs);
+  g_autofree gboolean *done = g_new0 (gboolean, runs);
+  const struct weft_workers tasks = { .n_tasks = n,
+                                      .result_bytes = sizeof *outcome,
+                                      .run = run_one,
+                                      .user = &user };
 
+  if (n && !weft_workers_run (&tasks, outcome, done, error))
+    return FALSE;
   seconds[0] = d->step_s;
-  own.waits = 0;
-  for (int64_t run = 1; run < runs; run++) {
-    own.jitter_seed = first->jitter_seed + run;
-    g_autoptr (weft_timeline) t = simulate (plan, &own, error);
-    if (!t)
-      return FALSE;
-    seconds[run] = t->seconds;
+  for (uint32_t i = 0; i < n; i++) {
+    if (!done[i] || *outcome[i].message)
+      return weft_run_error (error, "run %u with --jitter: %s", i + 2,
+                             done[i] ? outcome[i].message : "its process ended early");
+    seconds[i + 1] = outcome[i].seconds;
   }
   weft_disturbance_set_runs (d, seconds, (uint32_t) runs);
   return TRUE;

@@ -23,19 +23,59 @@
 
 /* ------------------------------------------------------------------------ text */
 
-/* Names the part of the step (kernels, bubble or exposed communication) that exceeds the same part
- * of the best strategy by the most seconds. The caller frees the text. */
+/* A part of the step, and by how many seconds it exceeds the same part of the best strategy. */
+struct excess {
+  char text[48];
+  double more;
+};
+
+static gboolean
+recomputes (const weft_report *r)
+{
+  return weft_job_recompute (&r->plan->job).granularity != WEFT_RECOMPUTE_NONE;
+}
+
+static struct excess
+kernels (const weft_report *best, const weft_report *other)
+{
+  struct excess all = { "more work in kernels",
+                        other->overlap.compute_s - best->overlap.compute_s };
+
+  if (recomputes (other) && !recomputes (best))
+    g_strlcpy (all.text, "recompute", sizeof all.text);
+  return all;
+}
+
+/* The excess of exposed communication, named by the axis whose exposed communication has grown by
+ * the most seconds. Exposed times of two axes may cover the same second, so the excess of the axis
+ * may be greater. */
+static struct excess
+communication (const weft_report *best, const weft_report *other)
+{
+  struct excess all = { "exposed communication", other->overlap.exposed_communication_s -
+                                                     best->overlap.exposed_communication_s };
+  double most = 0;
+
+  for (int lane = 0; lane < WEFT_N_LANE; lane++) {
+    double more = other->axis[lane].exposed_s - best->axis[lane].exposed_s;
+    if (!weft_lane_traits[lane].communicates || more <= most)
+      continue;
+    most = more;
+    g_snprintf (all.text, sizeof all.text, "exposed %s communication", weft_lane_words[lane]);
+  }
+  return all;
+}
+
+/* Names the part of the step (kernels, bubble or exposed communication of an axis) that exceeds the
+ * same part of the best strategy by the most seconds. The caller frees the text. */
 static char *
 why_it_loses (const weft_report *best, const weft_report *other)
 {
-  const struct weft_report_overlap *a = &best->overlap, *b = &other->overlap;
-  const struct {
-    const char *text;
-    double more;
-  } parts[] = { { "more work in kernels", b->compute_s - a->compute_s },
-                { "bubble", b->bubble_s - a->bubble_s },
-                { "exposed communication",
-                  b->exposed_communication_s - a->exposed_communication_s } };
+  const struct excess parts[] = {
+    kernels (best, other),
+    { "bubble", other->overlap.bubble_s - best->overlap.bubble_s },
+    communication (best, other),
+  };
   int worst = 0;
 
   for (unsigned i = 1; i < G_N_ELEMENTS (parts); i++)
@@ -129,8 +169,7 @@ is_risky (const struct page *page, const struct weft_job *job, const struct weft
 static char *
 memory_text (const struct page *page, const struct weft_job *job, const struct weft_candidate *c)
 {
-  return g_strdup_printf ("%.1f%s", (double) c->bytes * 1e-9,
-                          is_risky (page, job, c) ? RISK : " ");
+  return g_strdup_printf ("%.1f%s", (double) c->bytes * 1e-9, is_risky (page, job, c) ? RISK : " ");
 }
 
 /* Whether the predicted time of a strategy is so near to that of the best that the strategy may in
@@ -334,9 +373,9 @@ print_risk (const struct page *page)
   if (!risky)
     return;
   g_autofree char *memory = weft_units_human (page->job->cluster.f.gpu_memory, "B");
-  g_autofree char *which = safe == n ? g_strdup ("all of these strategies have this risk")
-                                     : g_strdup_printf ("the fastest without this risk is %u",
-                                                        safe + 1);
+  g_autofree char *which = safe == n
+                               ? g_strdup ("all of these strategies have this risk")
+                               : g_strdup_printf ("the fastest without this risk is %u", safe + 1);
   g_autofree char *text = g_strdup_printf (
       RISK " may not fit: memory of published runs exceeds its prediction by up to %.0f %%, and "
            "with that it exceeds the %s of the GPU; %s",
@@ -698,8 +737,7 @@ plan (const weft_cli_input *input, const struct wishes *wishes)
       sure && wishes->improve ? weft_cli_given_new (input, &options, &error) : NULL;
   if (!sure || (wishes->improve && !given))
     return weft_cli_fail (error);
-  g_autoptr (weft_search) search =
-      search_for (settings, &options, wishes, &job, &written, &error);
+  g_autoptr (weft_search) search = search_for (settings, &options, wishes, &job, &written, &error);
   weft_cli_watch_clear (&watch);
   if (error && error->code != WEFT_ERROR_INFEASIBLE)
     return weft_cli_fail (error);
@@ -716,8 +754,8 @@ weft_cli_plan (int argc, char **argv)
   g_auto (weft_cli_input) input = { 0 };
   struct wishes wishes = { 0 };
   g_autofree char *names = weft_target_names (", ", TRUE);
-  g_autofree char *software = g_strconcat (
-      "write FILE as a configuration of this software (weft export): ", names, NULL);
+  g_autofree char *software =
+      g_strconcat ("write FILE as a configuration of this software (weft export): ", names, NULL);
   const struct weft_cli_flag flags[] = {
     { "finalists", "N", "number of best strategies that SimGrid simulates [10]", NULL,
       &wishes.finalists },

@@ -53,7 +53,11 @@ read_runs (const struct sim_ask *ask, const struct weft_exec_ops *executor, int6
     return TRUE;
   if (!weft_cli_has_jitter (executor, &ask->options))
     return weft_bad_input (error, "--jitter-runs needs --jitter");
-  return weft_cli_number ("jitter-runs", "a number of runs", ask->jitter_runs, 1, runs, error);
+  if (!weft_cli_number ("jitter-runs", "a number of runs", ask->jitter_runs, 1, runs, error))
+    return FALSE;
+  return *runs <= WEFT_CLI_MOST_RUNS ||
+         weft_bad_input (error, "--jitter-runs: found %s, wanted at most %d runs", ask->jitter_runs,
+                         WEFT_CLI_MOST_RUNS);
 }
 
 static void

@@ -83,6 +83,22 @@ weft_cli_software_read (const char *software, const char *path, const weft_setti
   return g_steal_pointer (&result);
 }
 
+/* Prints on stderr which settings have Weft's defaults because the training program says them. */
+static void
+note_defaults (const weft_interop_result *result)
+{
+  g_autoptr (GString) names = g_string_new (NULL);
+
+  for (unsigned i = 0; result->elsewhere && i < result->elsewhere->len; i++)
+    g_string_append_printf (names, "%s%s", i ? ", " : "",
+                            (const char *) result->elsewhere->pdata[i]);
+  if (names->len)
+    fprintf (stderr,
+             "weft: note: at Weft's defaults, because the training program says them and no "
+             "flag gives them: %s\n",
+             names->str);
+}
+
 void
 weft_cli_software_note_read (const weft_interop_result *result)
 {
@@ -101,6 +117,7 @@ weft_cli_software_note_read (const weft_interop_result *result)
            "weft: note: %s: %u keys, %u without effect on a step; weft import --report lists "
            "them\n",
            result->target->release, result->lines->len, quiet);
+  note_defaults (result);
 }
 
 gboolean

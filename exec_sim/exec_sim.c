@@ -241,7 +241,7 @@ start_round (struct sim *x, uint32_t c)
    * members. */
   if (moves_nothing (&m->traffic)) {
     m->pending = 1;
-    weft_bridge_after (latency, sim_tag (SIM_COLLECTIVE, 0, c));
+    weft_bridge_after (latency, sim_tag (SIM_COLLECTIVE, SIM_NO_FLOW, c));
     return;
   }
   for (uint32_t i = 0; i < comm->n_actor; i++)
@@ -279,7 +279,8 @@ collective_flow_done (struct sim *x, uint32_t c, uint32_t actor)
 {
   struct sim_collective *m = &x->collective[c];
 
-  x->flow_ends[actor] += weft_bridge_now ();
+  if (actor != SIM_NO_FLOW)
+    x->flow_ends[actor] += weft_bridge_now ();
   if (--m->pending)
     return;
   if (++m->round < m->n_rounds)
@@ -704,11 +705,13 @@ read_disturbance (struct sim *x, GError **error)
 static gboolean
 check_size (const struct sim *x, const weft_actors *a, GError **error)
 {
-  if (weft_exec_check_size (x->base.plan, a, error))
-    return TRUE;
-  if (x->disturb.jitter > 0)
-    g_prefix_error (error, "--jitter makes all ranks differ: ");
-  return FALSE;
+  if (x->disturb.jitter == 0)
+    return weft_exec_check_size (x->base.plan, a, error);
+  return weft_exec_check_size (x->base.plan, a, NULL) ||
+         weft_bad_input (error,
+                         "--jitter makes every rank differ: found %u ranks, wanted so few that "
+                         "they have at most %u ops in total: use fewer GPUs or microbatches",
+                         a->n, WEFT_EXEC_MOST_OPS);
 }
 
 static weft_exec *

@@ -82,7 +82,7 @@ struct sim {
   union weft_sim_options own;
   weft_disturb disturb;
   uint32_t rounds;           /* rounds of splitting of a disturbed step (actors.h) */
-  double *flow_ends;         /* [actor] sum of the dates at which its flows ended */
+  double *flow_ends;         /* [actor] sum of the dates at which its flows of collectives ended */
   GHashTable *waits;         /* key of wait_key() -> seconds; NULL: not recorded */
   weft_timeline *t;
   struct sim_role *role;
@@ -100,6 +100,10 @@ struct sim {
 /* Kinds of events. A bridge tag contains the kind, a detail (generation, lane or direction), and
  * the actor or communicator. */
 enum sim_event { SIM_KERNELS, SIM_COLLECTIVE, SIM_TRANSFER, SIM_COPY, SIM_WAKE };
+
+/* Detail of a SIM_COLLECTIVE tag: the actor whose flow has ended, or SIM_NO_FLOW for a timer, which
+ * belongs to all members. */
+enum { SIM_NO_FLOW = 0xfffffff };
 
 static inline uint64_t
 sim_tag (enum sim_event event, uint32_t detail, uint32_t actor_or_comm)

@@ -285,8 +285,8 @@ FORM_OF (param)
 
 static const struct weft_row rows[] = {
 #define SAYS(k, value, pairs, cond) { .key = k, .theirs = value, .sets = pairs, .when = cond },
-#define SAYS_ALSO(k, value, pairs, others)                                                         \
-  { .key = k, .theirs = value, .sets = pairs, .when = "", .also = others },
+#define SAYS_ALSO(k, value, pairs, cond, others)                                                   \
+  { .key = k, .theirs = value, .sets = pairs, .when = cond, .also = others },
 #define FORM(k, pairs, cond, id)                                                                   \
   { .key = k, .theirs = "*", .sets = pairs, .when = cond, .form = &id },
 #define FORM_ALSO(k, pairs, id, others)                                                            \

@@ -91,6 +91,17 @@ is_always_written (const struct weft_field *field, const char *section)
           strcmp (field->name, "distributed_config") == 0);
 }
 
+/* Notes a setting that the training program says and no flag gives. */
+static void
+note_elsewhere (weft_interop_result *result, const struct weft_field *field, const char *section)
+{
+  if (strcmp (section, "model") == 0)
+    return;
+  if (!result->elsewhere)
+    result->elsewhere = g_ptr_array_new ();
+  g_ptr_array_add (result->elsewhere, (char *) field->name);
+}
+
 /* Adds the settings that differ from Weft's defaults, and notes those that need a key. */
 static void
 add_settings (weft_interop_result *result, const weft_reading *reading, const char *name)
@@ -101,8 +112,10 @@ add_settings (weft_interop_result *result, const weft_reading *reading, const ch
   for (unsigned i = 0; i < weft_texts_count (); i++) {
     const struct weft_field *field = weft_texts_field (i, &section);
     const char *text = weft_reading_at (reading, i);
-    if (weft_reading_elsewhere (reading, i) && !weft_reading_is_said (reading, i))
+    if (weft_reading_elsewhere (reading, i) && !weft_reading_is_said (reading, i)) {
+      note_elsewhere (result, field, section);
       continue;
+    }
     if (!text)
       g_ptr_array_add (result->needed, (char *) field->name);
     else if (strcmp (text, defaults[i]) != 0 || is_always_written (field, section))

@@ -49,6 +49,8 @@ struct weft_interop_result {
   weft_settings *settings; /* import: the settings of a job */
   GPtrArray *needed;       /* import: names of settings that the software needs and no key says */
   GPtrArray *unknown;      /* import, partial: sentences about unknown keys */
+  GPtrArray *elsewhere;    /* import: names of settings, without those of the model, that the
+                              training program says and no flag gives; NULL: none */
 };
 typedef struct weft_interop_result weft_interop_result;
 void weft_interop_result_free (weft_interop_result *result);

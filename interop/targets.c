@@ -48,6 +48,7 @@ weft_interop_result_free (weft_interop_result *result)
   g_clear_pointer (&result->settings, weft_settings_free);
   g_clear_pointer (&result->needed, g_ptr_array_unref);
   g_clear_pointer (&result->unknown, g_ptr_array_unref);
+  g_clear_pointer (&result->elsewhere, g_ptr_array_unref);
   g_free (result);
 }
 

@@ -134,6 +134,16 @@ further_iteration (const struct weft_shortened *shortened, const struct weft_job
   };
 }
 
+/* Extrapolates the communication of one axis. */
+static struct weft_report_axis
+further_axis (const struct weft_shortened *shortened, const struct weft_report_axis *a,
+              const struct weft_report_axis *b)
+{
+  return (struct weft_report_axis){ .busy_s = further (shortened, a->busy_s, b->busy_s),
+                                    .exposed_s = further (shortened, a->exposed_s, b->exposed_s),
+                                    .bytes = further (shortened, a->bytes, b->bytes) };
+}
+
 void
 weft_shortened_report (const struct weft_shortened *shortened, const struct weft_job *job,
                        weft_report *const of[2], weft_report *report)
@@ -142,6 +152,8 @@ weft_shortened_report (const struct weft_shortened *shortened, const struct weft
   report->overlap = of[0]->overlap;
   if (shortened->n == 1)
     return;
+  for (int lane = 0; lane < WEFT_N_LANE; lane++)
+    report->axis[lane] = further_axis (shortened, &of[0]->axis[lane], &of[1]->axis[lane]);
   report->iteration = further_iteration (shortened, job, &of[0]->iteration, &of[1]->iteration);
   report->overlap =
       further_overlap (shortened, &of[0]->overlap, &of[1]->overlap, report->iteration.time_s);

@@ -29,7 +29,7 @@ void weft_shorten (const struct weft_job *job, struct weft_shortened *shortened)
 double weft_shortened_seconds (const struct weft_shortened *shortened, const double seconds[2]);
 double weft_shortened_bytes (const struct weft_shortened *shortened, const double bytes[2]);
 
-/* Sets seconds, rates and fractions in the report of the long step, by extrapolation from the
- * reports of the short steps. The memory in the report is not changed. */
+/* Sets seconds, rates, fractions and the communication of each axis in the report of the long step,
+ * by extrapolation from the reports of the short steps. The memory in the report is not changed. */
 void weft_shortened_report (const struct weft_shortened *shortened, const struct weft_job *job,
                             weft_report *const of[2], weft_report *report);

@@ -7,7 +7,7 @@
 #include "core/job/stages.h"
 #include <string.h>
 
-enum { MOST_VALUES = 64 };
+enum { MOST_VALUES = WEFT_SPACE_VALUES };
 
 /* Least number of tokens of a sequence per context parallel rank. With fewer tokens, attention is
  * too short to overlap the transfers of keys and values. */
@@ -528,6 +528,54 @@ weft_space_job (const struct weft_job *job, const struct weft_choice *choice)
     setting (&chosen, &axes[i])->i = unpack (choice->value[i]);
   weft_job_derive (&chosen);
   return chosen;
+}
+
+uint32_t
+weft_space_values (const struct weft_job *job, enum weft_axis axis,
+                   int64_t values[WEFT_SPACE_VALUES])
+{
+  struct weft_job open = *job;
+  int64_t all[MOST_VALUES];
+  uint32_t n = 0;
+
+  if (axes[axis].table == KNOB)
+    setting (&open, &axes[axis])->i = weft_strategy_defaults ()->at[axes[axis].field].i;
+  uint32_t listed = axes[axis].values (&open, all);
+  for (uint32_t i = 0; i < listed; i++)
+    if (weft_field_holds (field_of (&axes[axis]), (union weft_value){ .i = all[i] }))
+      values[n++] = all[i];
+  return n;
+}
+
+union weft_value *
+weft_space_setting (struct weft_job *job, enum weft_axis axis)
+{
+  return setting (job, &axes[axis]);
+}
+
+void
+weft_space_settle (struct weft_job *job, enum weft_axis first, enum weft_axis last)
+{
+  for (unsigned axis = first; axis <= last; axis++) {
+    int64_t values[WEFT_SPACE_VALUES];
+    union weft_value *at = setting (job, &axes[axis]);
+    uint32_t n = weft_space_values (job, axis, values), i = 0;
+    while (i < n && values[i] != at->i)
+      i++;
+    if (n > 0 && i == n)
+      at->i = values[0];
+  }
+}
+
+void
+weft_space_forget (struct weft_job *job)
+{
+  union weft_train defaults;
+
+  weft_table_defaults (&weft_train_table, defaults.at);
+  for (unsigned i = 0; i < WEFT_N_AXIS; i++)
+    *setting (job, &axes[i]) = axes[i].table == KNOB ? weft_strategy_defaults ()->at[axes[i].field]
+                                                     : defaults.at[axes[i].field];
 }
 
 void

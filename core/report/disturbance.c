@@ -11,6 +11,9 @@ enum { MOST_LINES = 8 };
 /* Waits that are shorter than this share of the step are not listed. */
 #define NOTABLE 1e-4
 
+/* Waits of one lane for ranks of one stage are one line if they differ by less than this share. */
+#define ALIKE 1e-2
+
 /* ----------------------------------------------------------------- compute */
 
 /* The row that simulates a rank. */
@@ -74,6 +77,42 @@ add_waiting (GArray *lines, const weft_timeline *t, const struct weft_timeline_w
 }
 
 static int
+by_stage (const void *a, const void *b, void *mesh)
+{
+  const struct weft_waiting *x = a, *y = b;
+  uint32_t left = weft_mesh_stage (mesh, x->behind), right = weft_mesh_stage (mesh, y->behind);
+
+  if (x->lane != y->lane)
+    return x->lane < y->lane ? -1 : 1;
+  if (left != right)
+    return left < right ? -1 : 1;
+  return (x->seconds < y->seconds) - (x->seconds > y->seconds);
+}
+
+/* Joins lines that differ only in the rank of a stage that is waited for. */
+static void
+join_lines (GArray *lines, struct weft_mesh mesh)
+{
+  struct weft_waiting *line = (struct weft_waiting *) (void *) lines->data;
+  guint kept = 0;
+
+  g_array_sort_with_data (lines, by_stage, &mesh);
+  for (guint i = 0; i < lines->len; i++) {
+    struct weft_waiting *last = kept ? &line[kept - 1] : NULL;
+    if (!last || last->lane != line[i].lane ||
+        weft_mesh_stage (&mesh, last->behind) != weft_mesh_stage (&mesh, line[i].behind) ||
+        line[i].seconds < last->seconds * (1 - ALIKE)) {
+      line[kept++] = line[i];
+      continue;
+    }
+    last->ranks += line[i].ranks;
+    last->behind_ranks += line[i].behind_ranks;
+    last->behind = MIN (last->behind, line[i].behind);
+  }
+  g_array_set_size (lines, kept);
+}
+
+static int
 by_seconds (const void *a, const void *b)
 {
   const struct weft_waiting *x = a, *y = b;
@@ -104,6 +143,7 @@ weft_disturbance_new (const weft_timeline *undisturbed, const weft_timeline *dis
     if (most[i] && more > NOTABLE * disturbed->seconds)
       add_waiting (d->waiting, disturbed, most[i], more);
   }
+  join_lines (d->waiting, *mesh);
   g_array_sort (d->waiting, by_seconds);
   return d;
 }
@@ -168,7 +208,7 @@ print_waiting (const struct weft_waiting *w, GString *out)
                           weft_lane_words[w->lane], seconds, w->ranks, w->ranks == 1 ? "" : "s",
                           w->ranks == 1 ? "s" : "", w->behind);
   if (w->behind_ranks > 1)
-    g_string_append_printf (out, " and %u that behave like it", w->behind_ranks - 1);
+    g_string_append_printf (out, " and %u of its stage", w->behind_ranks - 1);
   g_string_append_c (out, '\n');
 }
 

@@ -9,7 +9,7 @@
 struct weft_waiting {
   enum weft_lane lane;
   uint32_t ranks;         /* number of ranks that wait */
-  uint32_t behind;        /* the rank that they wait for: the first of `behind_ranks` alike */
+  uint32_t behind;        /* rank that they wait for: the first of `behind_ranks` of its stage */
   uint32_t behind_ranks;
   double seconds;         /* longest additional wait of one of the ranks, in one step */
 };

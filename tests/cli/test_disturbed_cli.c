@@ -89,6 +89,7 @@ other_executors_and_wrong_names_are_refused (void **state)
     { "--straggler rank=99:1.2", "--straggler: found rank 99" },
     { "--link nix:0.5", "did you mean nic?" },
     { "--jitter-runs 3", "--jitter-runs needs --jitter" },
+    { "--jitter 0.1 --jitter-runs 10001", "wanted at most 10000 runs" },
     { "--stragler rank=5:1.2", "did you mean --straggler?" },
     { "--straggler rank=5:2 --timeline step.json", "only with --unfolded" },
   };

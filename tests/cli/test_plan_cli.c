@@ -182,6 +182,24 @@ wishes_that_make_no_sense_are_refused (void **state)
     weft_test_refused (bad[i][0], 2, bad[i][1]);
 }
 
+/* Each row says in which part of the step the strategy loses most time. Without overlap of the
+ * reduction of gradients this part is data parallel communication; with recompute of all layers,
+ * recompute. */
+static void
+the_text_names_why_a_strategy_is_slower (void **state)
+{
+  struct answer a = weft_test_answer (
+      "plan --model llama3-8b --topology dgx-h100 --nodes 4 --global-batch-size 256 "
+      "--tensor-model-parallel-size 1 --context-parallel-size 1 --pipeline-model-parallel-size 1 "
+      "--use-megatron-fsdp=false --micro-batch-size 1 --finalists 4");
+
+  (void) state;
+  assert_int_equal (a.status, 0);
+  assert_non_null (strstr (a.out, ": exposed dp communication +"));
+  assert_non_null (strstr (a.out, ": recompute +"));
+  weft_test_answer_free (&a);
+}
+
 static const struct CMUnitTest tests[] = {
   cmocka_unit_test_setup_teardown (an_improved_script_is_predicted_as_it_is_and_beaten,
                                    weft_test_folder_make, weft_test_folder_remove),
@@ -192,6 +210,7 @@ static const struct CMUnitTest tests[] = {
   cmocka_unit_test_setup_teardown (the_best_strategy_is_written_as_a_job, weft_test_folder_make,
                                    weft_test_folder_remove),
   cmocka_unit_test (the_critical_path_has_the_step_of_the_simulation),
+  cmocka_unit_test (the_text_names_why_a_strategy_is_slower),
   cmocka_unit_test (wishes_that_make_no_sense_are_refused),
 };
 

@@ -287,37 +287,74 @@ the_effect_ends_near_the_slow_link (void **state)
   assert_true (rows[0] < 48);
 }
 
+static void
+sixteen_thousand_ranks_need_few_classes (void **state)
+{
+  g_autoptr (weft_plan) plan = weft_test_plan (
+      "model=gpt3-175b num_layers=16 topology=dgx-h100 nodes=2048 tp=8 pp=16 "
+      "global_batch_size=512 micro_batch_size=1");
+  g_autoptr (weft_timeline) t = made_run_with (&weft_exec_sim, plan, "straggler=rank=5000:1.2");
+
+  (void) state;
+  assert_int_equal (plan->mesh.n_ranks, 16384);
+  assert_true (t->misfit <= WEFT_SAME_TIME * t->seconds);
+  assert_true (t->n < 400);
+}
+
+/* A random link of a fabric as the flag names it: "nic-up7". The caller frees the text. */
+static char *
+random_link (GRand *rand, const struct weft_fabric *f)
+{
+  uint32_t kind;
+
+  do
+    kind = g_rand_int_range (rand, 0, f->ops->n_kind);
+  while (f->first[kind] == f->first[kind + 1]);
+  g_autofree char *word = g_strdelimit (g_strdup (f->ops->kind[kind].word), " ", '-');
+  return g_strdup_printf ("%s@rank%u", word, g_rand_int_range (rand, 0, f->cluster->n_gpus));
+}
+
 /* A random disturbance of a cluster. The caller frees the text. */
 static char *
-random_disturbance (GRand *rand, uint32_t n_gpus, uint32_t n_nodes)
+random_disturbance (GRand *rand, const struct weft_fabric *f)
 {
   unsigned which = g_rand_int_range (rand, 0, 3);
   GString *own = g_string_new (NULL);
+  g_autofree char *link = random_link (rand, f);
 
   if (which != 1)
     g_string_append_printf (own, "straggler=rank=%u:1.%u,node=%u:1.0%u ",
-                            g_rand_int_range (rand, 0, n_gpus), g_rand_int_range (rand, 1, 9),
-                            g_rand_int_range (rand, 0, n_nodes), g_rand_int_range (rand, 1, 9));
-  if (which != 0)
-    g_string_append_printf (own, "link=pcie@rank%u:0.%u", g_rand_int_range (rand, 0, n_gpus),
+                            g_rand_int_range (rand, 0, f->cluster->n_gpus),
+                            g_rand_int_range (rand, 1, 9),
+                            g_rand_int_range (rand, 0, f->cluster->n_nodes),
                             g_rand_int_range (rand, 1, 9));
+  if (which != 0)
+    g_string_append_printf (own, "link=%s:0.%u", link, g_rand_int_range (rand, 1, 9));
   return g_string_free (own, FALSE);
+}
+
+/* WEFT_TEST_JOBS=N draws another number of jobs, WEFT_TEST_SEED=S from another seed. */
+static unsigned
+asked (const char *name, unsigned otherwise)
+{
+  const char *text = g_getenv (name);
+  return text ? (unsigned) g_ascii_strtoull (text, NULL, 10) : otherwise;
 }
 
 static void
 random_disturbances_fold_exactly (void **state)
 {
-  g_autoptr (GRand) rand = g_rand_new_with_seed (20);
-  unsigned folded = 0, jobs = 0;
+  g_autoptr (GRand) rand = g_rand_new_with_seed (asked ("WEFT_TEST_SEED", 20));
+  unsigned folded = 0, jobs = 0, drawn = asked ("WEFT_TEST_JOBS", 60);
 
   (void) state;
-  for (unsigned i = 0; i < 60; i++) {
+  for (unsigned i = 0; i < drawn; i++) {
     g_autofree char *words = weft_random_job (rand);
     struct weft_job job;
     if (!weft_test_job (words, &job, NULL) || job.cluster.n_gpus < 8)
       continue;
     g_autoptr (weft_plan) plan = made_real_plan (&job);
-    g_autofree char *own = random_disturbance (rand, job.cluster.n_gpus, job.cluster.n_nodes);
+    g_autofree char *own = random_disturbance (rand, &plan->fabric);
     g_autofree char *unfolded = g_strconcat (own, " unfolded", NULL);
     g_autoptr (weft_timeline) t = made_run_with (&weft_exec_sim, plan, own),
                               whole = made_run_with (&weft_exec_sim, plan, unfolded);
@@ -383,6 +420,7 @@ static const struct CMUnitTest tests[] = {
   cmocka_unit_test (percentiles_are_those_of_the_runs),
   cmocka_unit_test (few_classes_behave_as_all_ranks),
   cmocka_unit_test (the_effect_ends_near_the_slow_link),
+  cmocka_unit_test (sixteen_thousand_ranks_need_few_classes),
   cmocka_unit_test (random_disturbances_fold_exactly),
   cmocka_unit_test (wrong_names_are_refused_by_name),
 };

@@ -100,7 +100,33 @@ an_export_multiplies_to_the_number_of_processes (void **state)
   assert_non_null (strstr (elsewhere, "global_batch_size = 64"));
 }
 
+static void
+every_type_imports_to_a_legal_job (void **state)
+{
+  static const char *const types[] = { FSDP, MEGATRON "  megatron_lm_tp_degree: 2\n",
+                                       "distributed_type: MULTI_GPU\nmixed_precision: bf16\n",
+                                       "distributed_type: DEEPSPEED\nmixed_precision: bf16\n"
+                                       "deepspeed_config: {zero_stage: 3}\n" };
+  struct weft_import_options options = { .gpus = 16 };
+
+  (void) state;
+  for (unsigned i = 0; i < G_N_ELEMENTS (types); i++) {
+    g_autoptr (GError) error = NULL;
+    g_autoptr (weft_interop_result) in =
+        weft_import (&weft_accelerate, types[i], "default_config.yaml", &options, &error);
+    struct weft_job job;
+    if (!in)
+      fail_msg ("%s: %s", types[i], error->message);
+    weft_settings_add (in->settings, "model", "config", "llama-nano", "test");
+    weft_settings_add (in->settings, "cluster", "topology", "dgx-h100", "test");
+    weft_settings_add (in->settings, "cluster", "gpus", "16", "test");
+    if (!weft_job_build (in->settings, &job, &error))
+      fail_msg ("%s: %s", types[i], error->message);
+  }
+}
+
 static const struct CMUnitTest tests[] = {
+  cmocka_unit_test (every_type_imports_to_a_legal_job),
   cmocka_unit_test (a_type_of_distribution_is_a_strategy),
   cmocka_unit_test (sections_count_for_their_type_only),
   cmocka_unit_test (what_weft_does_not_have_is_refused_by_name),

@@ -109,7 +109,30 @@ an_export_names_the_model_of_hugging_face (void **state)
   assert_non_null (strstr (out->launch, "--nnodes 2"));
 }
 
+static void
+every_strategy_imports_to_a_legal_job (void **state)
+{
+  static const char *const strategies[] = { "fsdp2", "megatron_fsdp", "ddp" };
+  struct weft_import_options options = { .gpus = 16 };
+
+  (void) state;
+  for (unsigned i = 0; i < G_N_ELEMENTS (strategies); i++) {
+    g_autoptr (GError) error = NULL;
+    g_autofree char *text = g_strdup_printf (MODEL "distributed: {strategy: %s}\n", strategies[i]);
+    g_autoptr (weft_interop_result) in =
+        weft_import (&weft_automodel, text, "recipe.yaml", &options, &error);
+    struct weft_job job;
+    assert_non_null (in);
+    weft_settings_add (in->settings, "model", "config", "llama-nano", "test");
+    weft_settings_add (in->settings, "cluster", "topology", "dgx-h100", "test");
+    weft_settings_add (in->settings, "cluster", "gpus", "16", "test");
+    if (!weft_job_build (in->settings, &job, &error))
+      fail_msg ("%s: %s", strategies[i], error->message);
+  }
+}
+
 static const struct CMUnitTest tests[] = {
+  cmocka_unit_test (every_strategy_imports_to_a_legal_job),
   cmocka_unit_test (strategies_have_the_defaults_of_their_classes),
   cmocka_unit_test (names_of_sizes_and_types_are_those_of_automodel),
   cmocka_unit_test (a_local_batch_of_a_pipeline_is_all_of_its_microbatches),

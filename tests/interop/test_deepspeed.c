@@ -115,6 +115,8 @@ an_import_names_the_strategy_whatever_the_stack (void **state)
       "{" BATCH "\"zero_optimization\": {\"stage\": 1}, \"bf16\": {\"enabled\": true}}", "ds.json",
       &options, &error);
   assert_non_null (in);
+  assert_true (
+      g_ptr_array_find_with_equal_func (in->elsewhere, "attention_backend", g_str_equal, NULL));
   weft_settings_add (in->settings, "model", "config", "llama-nano", "test");
   weft_settings_add (in->settings, "cluster", "topology", "dgx-h100", "test");
   weft_settings_add (in->settings, "cluster", "gpus", "16", "test");

@@ -1,0 +1,256 @@
+/* Search benchmark: candidates of `weft plan` that one core checks, bounds, times and simulates in
+ * a second, and how these rates change with the GPUs of the cluster and the microbatches of a step.
+ *
+ * bench_search               prints the rates for GPT-3 175B
+ * bench_search memory [N]    compares the live bytes that a search computes for N random
+ *                            candidates, from short steps, with the live bytes of the plans of
+ *                            whole steps [5000]
+ *
+ * Levels:
+ *   rules      makes the job of a candidate and checks its rules
+ *   flops      lower bound from FLOPs
+ *   passes     lower bounds of time and memory from layers; includes the measurement of the layers
+ *   schedule   lower bound from a replay of the schedule
+ *   program    clock time of programs without buffer addresses
+ *   clock      clock time and memory
+ *   simulated  clock time, memory and simulation of proved plans */
+#include "core/base/error.h"
+#include "core/job/flags.h"
+#include "planner/bound.h"
+#include "planner/space.h"
+#include "planner/trials.h"
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+/* Number of candidates on which each level is measured; rules and FLOPs: all candidates. */
+enum { MOST_BOUNDED = 400, MOST_TRIED = 8 };
+
+static double
+processor_seconds (void)
+{
+  return (double) clock () / CLOCKS_PER_SEC;
+}
+
+/* A job from words, whose rules need not hold, because the search sets further knobs. */
+static gboolean
+assemble (const char *words, struct weft_job *job)
+{
+  g_autoptr (weft_settings) settings = weft_settings_new ();
+  g_autoptr (GError) error = NULL;
+
+  if (weft_flags_words (words, settings, &error) && weft_job_assemble (settings, job, &error))
+    return TRUE;
+  fprintf (stderr, "%s: %s\n", words, error->message);
+  return FALSE;
+}
+
+/* ------------------------------------------------------------------------- rates */
+
+struct sample {
+  const struct weft_job *job;
+  GArray *space;
+  GArray *legal; /* numbers of the legal candidates in `space` */
+  weft_segment_cache *cache;
+};
+
+static struct weft_job
+candidate (const struct sample *s, guint i, guint n)
+{
+  guint at = (guint) ((guint64) i * s->legal->len / n);
+
+  return weft_space_job (
+      s->job, &g_array_index (s->space, struct weft_choice, g_array_index (s->legal, guint, at)));
+}
+
+static void
+check_rules (struct sample *s)
+{
+  for (guint i = 0; i < s->space->len; i++) {
+    struct weft_job job = weft_space_job (s->job, &g_array_index (s->space, struct weft_choice, i));
+    if (weft_job_check (&job, NULL))
+      g_array_append_val (s->legal, i);
+  }
+}
+
+static void
+bound_flops (struct sample *s, const struct weft_job *job)
+{
+  (void) s;
+  weft_bound_flops (job);
+}
+
+static void
+bound_passes (struct sample *s, const struct weft_job *job)
+{
+  weft_bound_passes (s->cache, job);
+}
+
+static void
+bound_schedule (struct sample *s, const struct weft_job *job)
+{
+  weft_bound_schedule (s->cache, job);
+}
+
+static void
+try_job (struct sample *s, const struct weft_job *job, enum weft_trial_depth depth)
+{
+  const struct weft_trials how = { .placements = weft_segment_cache_placements (s->cache),
+                                   .n_workers = 1 };
+  struct weft_trial trial = { .job = *job, .depth = depth };
+
+  weft_trials_run (&how, &trial, 1, NULL);
+  weft_trial_clear (&trial);
+}
+
+static void
+try_program (struct sample *s, const struct weft_job *job)
+{
+  try_job (s, job, WEFT_TRIAL_BOUND);
+}
+
+static void
+try_clock (struct sample *s, const struct weft_job *job)
+{
+  try_job (s, job, WEFT_TRIAL_CLOCK);
+}
+
+static void
+try_simulated (struct sample *s, const struct weft_job *job)
+{
+  try_job (s, job, WEFT_TRIAL_SIMULATED);
+}
+
+static const struct {
+  const char *name;
+  void (*run) (struct sample *s, const struct weft_job *job);
+  guint most;
+} levels[] = {
+  { "flops", bound_flops, G_MAXUINT },          { "passes", bound_passes, MOST_BOUNDED },
+  { "schedule", bound_schedule, MOST_BOUNDED }, { "program", try_program, MOST_TRIED },
+  { "clock", try_clock, MOST_TRIED },           { "simulated", try_simulated, MOST_TRIED },
+};
+
+/* Prints the candidates per second of processor time at all levels, for one size of cluster and
+ * step. */
+static void
+print_row (uint32_t nodes, uint32_t batch)
+{
+  g_autofree char *words = g_strdup_printf ("model=gpt3-175b topology=dgx-h100 nodes=%u "
+                                            "global_batch_size=%u seq_length=2048",
+                                            nodes, batch);
+  struct weft_job job;
+
+  if (!assemble (words, &job))
+    return;
+  struct sample s = { .job = &job,
+                      .space = weft_space_enumerate (&job),
+                      .legal = g_array_new (FALSE, FALSE, sizeof (guint)),
+                      .cache = weft_segment_cache_new () };
+  double begin = processor_seconds ();
+  check_rules (&s);
+  printf ("%8u %6u %8u %9.0f", 8 * nodes, batch, s.legal->len,
+          s.space->len / (processor_seconds () - begin));
+  for (unsigned level = 0; level < G_N_ELEMENTS (levels); level++) {
+    guint n = MIN (levels[level].most, s.legal->len);
+    begin = processor_seconds ();
+    for (guint i = 0; i < n; i++) {
+      struct weft_job one = candidate (&s, i, n);
+      levels[level].run (&s, &one);
+    }
+    double rate = n / (processor_seconds () - begin);
+    printf (" %9.*f", rate < 100, rate);
+    fflush (stdout);
+  }
+  printf ("\n");
+  weft_segment_cache_free (s.cache);
+  g_array_unref (s.legal);
+  g_array_unref (s.space);
+}
+
+static void
+print_rates (void)
+{
+  static const uint32_t rows[][2] = { { 32, 1536 },  { 128, 384 },  { 128, 1536 },
+                                      { 128, 6144 }, { 512, 1536 }, { 2048, 1536 } };
+
+  printf ("%8s %6s %8s %9s", "GPUs", "batch", "legal", "rules");
+  for (unsigned level = 0; level < G_N_ELEMENTS (levels); level++)
+    printf (" %9s", levels[level].name);
+  printf ("\n");
+  for (unsigned i = 0; i < G_N_ELEMENTS (rows); i++)
+    print_row (rows[i][0], rows[i][1]);
+}
+
+/* ------------------------------------------------------------------------ memory */
+
+/* Returns the words of a random search: a small model on a few GPUs, so that whole steps are
+ * quick. */
+static char *
+draw (GRand *rand)
+{
+  static const char *const models[] = { "llama-nano", "gpt2-nano", "qwen3moe-nano",
+                                        "deepseek-nano" };
+  static const char *const gpus[] = { "4", "8", "16" }, *const batches[] = { "16", "32", "64" };
+
+  return g_strdup_printf ("model=%s topology=dgx-h100 gpus=%s global_batch_size=%s",
+                          models[g_rand_int_range (rand, 0, G_N_ELEMENTS (models))],
+                          gpus[g_rand_int_range (rand, 0, G_N_ELEMENTS (gpus))],
+                          batches[g_rand_int_range (rand, 0, G_N_ELEMENTS (batches))]);
+}
+
+/* Whether the live bytes from short steps are those of the plan of the whole step. Sets *is_long to
+ * TRUE if the step is long enough to be shortened. */
+static gboolean
+agrees (const struct weft_job *job, gboolean *is_long)
+{
+  g_autoptr (weft_placements) placements = weft_placements_new ();
+  g_autoptr (weft_plan) whole = weft_plan_new_draft (job, WEFT_PLAN_PLACED, placements, NULL);
+  const struct weft_trials how = { .placements = placements, .n_workers = 1 };
+  struct weft_trial trial = { .job = *job, .depth = WEFT_TRIAL_CLOCK };
+
+  weft_trials_run (&how, &trial, 1, NULL);
+  *is_long = trial.plans[WEFT_PLAN_PLACED] > 1;
+  weft_trial_clear (&trial);
+  return whole && trial.least == (double) weft_plan_least_bytes (whole);
+}
+
+static int
+compare_memory (guint n)
+{
+  g_autoptr (GRand) rand = g_rand_new_with_seed (20261124);
+  guint n_long = 0, n_agree = 0;
+
+  for (guint done = 0; done < n;) {
+    g_autofree char *words = draw (rand);
+    struct weft_job job;
+    if (!assemble (words, &job))
+      return 1;
+    g_autoptr (GArray) space = weft_space_enumerate (&job);
+    for (guint i = 0; i < 50 && done < n; i++) {
+      guint at = (guint) g_rand_int_range (rand, 0, (gint) space->len);
+      struct weft_job one = weft_space_job (&job, &g_array_index (space, struct weft_choice, at));
+      gboolean is_long, agree;
+      if (!weft_job_check (&one, NULL))
+        continue;
+      agree = agrees (&one, &is_long);
+      n_long += is_long;
+      n_agree += agree;
+      done++;
+    }
+  }
+  printf ("%u candidates, %u of them extrapolated from short steps: live bytes equal those of the "
+          "whole step for %u\n",
+          n, n_long, n_agree);
+  return n_agree < n;
+}
+
+int
+main (int argc, char **argv)
+{
+  if (argc > 1 && strcmp (argv[1], "memory") == 0)
+    return compare_memory (argc > 2 ? (guint) strtoul (argv[2], NULL, 10) : 5000);
+  print_rates ();
+  return 0;
+}

@@ -1,0 +1,114 @@
+/* Trials: the programs that a search builds for its candidates, in one process or in several. */
+#include "core/job/flags.h"
+#include "planner/planner.h"
+#include "planner/trials.h"
+#include "tests/runner/runner.h"
+
+/* Returns a job from words. Rules are not checked, because the search sets further knobs. */
+static struct weft_job
+job_of (const char *words)
+{
+  g_autoptr (weft_settings) settings = weft_settings_new ();
+  g_autoptr (GError) error = NULL;
+  struct weft_job job;
+
+  if (!weft_flags_words (words, settings, &error) || !weft_job_assemble (settings, &job, &error))
+    fail_msg ("%s: %s", words, error->message);
+  return job;
+}
+
+/* Asserts that the live bytes that a trial computes equal those of the plan of the whole step.
+ * Returns whether the step is long enough to be shortened. */
+static gboolean
+has_the_bytes_of_its_plan (const struct weft_job *job)
+{
+  g_autoptr (weft_plan) whole = weft_plan_new_draft (job, WEFT_PLAN_PLACED, NULL, NULL);
+  g_autoptr (weft_placements) placements = weft_placements_new ();
+  const struct weft_trials how = { .placements = placements, .n_workers = 1 };
+  struct weft_trial trial = { .job = *job, .depth = WEFT_TRIAL_CLOCK };
+  gboolean is_long;
+
+  assert_non_null (whole);
+  assert_true (weft_trials_run (&how, &trial, 1, NULL));
+  assert_null (trial.error);
+  assert_int_equal ((uint64_t) trial.least, weft_plan_least_bytes (whole));
+  is_long = trial.plans[WEFT_PLAN_PLACED] == 2;
+  weft_trial_clear (&trial);
+  return is_long;
+}
+
+/* The bytes that are alive in short steps tell those of long steps, for every tenth strategy of
+ * four spaces: for schedules that begin with all forward passes the bytes grow with the
+ * microbatches, for others they are constant. `weft bench search memory` compares 5,000. */
+static void
+live_bytes_of_short_steps_are_those_of_the_whole_step (void **state)
+{
+  static const char *const spaces[] = {
+    "model=llama-nano topology=dgx-h100 gpus=4 global_batch_size=64 micro_batch_size=1",
+    "model=gpt2-nano topology=dgx-a100 gpus=4 global_batch_size=64 pipeline_schedule=gpipe "
+    "pipeline_model_parallel_size=2",
+    "model=qwen3moe-nano topology=dgx-h100 gpus=4 global_batch_size=48 micro_batch_size=1",
+    "model=deepseek-nano topology=dgx-h100 gpus=2 global_batch_size=32 micro_batch_size=1",
+  };
+  uint32_t n = 0, n_long = 0;
+
+  (void) state;
+  for (unsigned k = 0; k < G_N_ELEMENTS (spaces); k++) {
+    struct weft_job job = job_of (spaces[k]);
+    g_autoptr (GArray) space = weft_space_enumerate (&job);
+    for (guint i = 0; i < space->len; i += 10) {
+      struct weft_job one = weft_space_job (&job, &g_array_index (space, struct weft_choice, i));
+      if (!weft_job_check (&one, NULL))
+        continue;
+      n_long += has_the_bytes_of_its_plan (&one);
+      n++;
+    }
+  }
+  assert_in_range (n, 100, 1000);
+  assert_true (n_long > 50);
+}
+
+static weft_search *
+search_with (const struct weft_job *job, uint32_t n_workers)
+{
+  struct weft_search_options options = { .finalists = 6,
+                                         .near_miss = TRUE,
+                                         .n_workers = n_workers };
+  g_autoptr (GError) error = NULL;
+  weft_search *search = weft_search_run (job, &options, &error);
+
+  assert_null (error);
+  return search;
+}
+
+/* A search gives the same answer, and does the same work, in one process and in three. */
+static void
+the_number_of_processes_changes_no_answer (void **state)
+{
+  struct weft_job job = job_of ("model=gpt2-large topology=dgx-a100 gpus=8 global_batch_size=64");
+  g_autoptr (weft_search) one = search_with (&job, 1), three = search_with (&job, 3);
+
+  (void) state;
+  assert_int_equal (one->by_fate[WEFT_FATE_SIMULATED], 6);
+  assert_memory_equal (one->by_fate, three->by_fate, sizeof one->by_fate);
+  assert_memory_equal (&one->plans, &three->plans, sizeof one->plans);
+  assert_true (one->gap == three->gap);
+  for (uint32_t i = 0; i < 6; i++) {
+    const struct weft_candidate *x = &one->candidate[i], *y = &three->candidate[i];
+    assert_memory_equal (&x->choice, &y->choice, sizeof x->choice);
+    assert_true (x->seconds == y->seconds && x->clock == y->clock && x->bytes == y->bytes);
+    assert_memory_equal (&x->report->iteration, &y->report->iteration, sizeof x->report->iteration);
+    assert_int_equal (x->report->n_roles, y->report->n_roles);
+    for (uint32_t role = 0; role < x->report->n_roles; role++) {
+      assert_int_equal (x->report->role[role].live_bytes, y->report->role[role].live_bytes);
+      assert_string_equal (x->report->role[role].peak_label, y->report->role[role].peak_label);
+    }
+  }
+}
+
+static const struct CMUnitTest tests[] = {
+  cmocka_unit_test (live_bytes_of_short_steps_are_those_of_the_whole_step),
+  cmocka_unit_test (the_number_of_processes_changes_no_answer),
+};
+
+WEFT_TESTS (tests)
