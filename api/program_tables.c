@@ -42,8 +42,8 @@ add_kinds (weft_table *table, const weft_program *p)
   for (uint32_t i = 0; i < p->n_op; i++)
     weft_api_set_text (table, i, weft_op_info[p->op[i].kind].word);
   int32_t *lane = weft_api_add_words (table, "lane", "queue that runs the op", weft_lane_words);
-  int32_t *axis = weft_api_add_words (table, "axis", "group of ranks that communicates",
-                                      weft_group_words);
+  int32_t *axis =
+      weft_api_add_words (table, "axis", "group of ranks that communicates", weft_group_words);
 
   for (uint32_t i = 0; i < p->n_op; i++) {
     number[i] = i;
@@ -82,8 +82,8 @@ weft_job_ops (const weft_job *job, uint32_t role, weft_error *error)
   add_places (table, p);
   int32_t *dtype = weft_api_add_words (table, "dtype", "type of the operands", weft_dtype_words);
   double *flops = weft_api_add_reals (table, "flops", "FLOP", "FLOPs of the kernel");
-  double *bytes = weft_api_add_reals (table, "bytes", "B",
-                                      "memory traffic of a kernel, payload of a transfer");
+  double *bytes =
+      weft_api_add_reals (table, "bytes", "B", "memory traffic of a kernel, payload of a transfer");
   for (uint32_t i = 0; i < p->n_op; i++) {
     dtype[i] = weft_op_shape (p, i)->dtype;
     flops[i] = weft_op_flops (p, i);

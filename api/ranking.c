@@ -139,7 +139,8 @@ weft_ranking_table (const weft_ranking *r, weft_error *error)
     return NULL;
   const weft_search *search = r->search;
   weft_table *table = weft_api_table_new (search->n);
-  int32_t *fate = weft_api_add_words (table, "fate", "what became of the strategy", weft_fate_words);
+  int32_t *fate =
+      weft_api_add_words (table, "fate", "what became of the strategy", weft_fate_words);
   double *step = weft_api_add_reals (table, "step_s", "s", "simulated step time");
   double *clock = weft_api_add_reals (table, "clock_s", "s", "step time without contention");
   double *bound = weft_api_add_reals (table, "bound_s", "s", "lower bound of the step time");
@@ -219,8 +220,8 @@ sweep_table (const weft_variants *v)
     for (uint32_t i = 0; i < v->n; i++)
       weft_api_set_text (table, i, weft_variants_value (v, i, list));
   }
-  int32_t *fate = weft_api_add_words (table, "fate", "what became of the job",
-                                      weft_cell_fate_words);
+  int32_t *fate =
+      weft_api_add_words (table, "fate", "what became of the job", weft_cell_fate_words);
   for (uint32_t i = 0; i < v->n; i++)
     fate[i] = (int32_t) v->cell[i].fate;
 #define ADD_NUMBER(member, doc)                                                                    \

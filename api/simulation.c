@@ -45,8 +45,7 @@ add_startup (struct running *r, weft_report *report)
   if (!weft_init_broadcasts (job))
     return TRUE;
   g_autoptr (weft_plan) plan = weft_plan_new_broadcast (job, &r->reason);
-  g_autoptr (weft_timeline) t =
-      plan ? weft_exec_run (r->ops, plan, &options, &r->reason) : NULL;
+  g_autoptr (weft_timeline) t = plan ? weft_exec_run (r->ops, plan, &options, &r->reason) : NULL;
   if (t)
     weft_report_add_startup (report, plan, t);
   return t != NULL;

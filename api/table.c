@@ -7,8 +7,8 @@
 struct column {
   weft_column face;
   void *data;
-  GPtrArray *texts;     /* of a column of texts: its words, in the order of their indices */
-  GHashTable *number;   /* of a column of texts: index of each word, plus 1 */
+  GPtrArray *texts;   /* of a column of texts: its words, in the order of their indices */
+  GHashTable *number; /* of a column of texts: index of each word, plus 1 */
 };
 
 struct weft_open_table {
@@ -101,11 +101,11 @@ weft_api_add_reals (weft_table *table, const char *name, const char *unit, const
 }
 
 int32_t *
-weft_api_add_words (weft_table *table, const char *name, const char *doc,
-                    const char *const *words)
+weft_api_add_words (weft_table *table, const char *name, const char *doc, const char *const *words)
 {
-  const weft_column face = { name, "", doc, WEFT_COLUMN_WORDS, NULL, words,
-                             g_strv_length ((char **) words) };
+  const weft_column face = {
+    name, "", doc, WEFT_COLUMN_WORDS, NULL, words, g_strv_length ((char **) words)
+  };
 
   return add (table, &face, sizeof (int32_t))->data;
 }

@@ -70,15 +70,15 @@ ops_depend_on_earlier_ops_only (void **state)
 
   (void) state;
   for (uint32_t role = 0; role < 2; role++) {
-    weft_table *ops = weft_job_ops (job, role, NULL), *edges = weft_job_dependencies (job, role, NULL);
+    weft_table *ops = weft_job_ops (job, role, NULL),
+               *edges = weft_job_dependencies (job, role, NULL);
     for (size_t i = 0; i < weft_table_rows (ops); i++)
       assert_int_equal (integer (ops, "op", i), i);
     assert_true (weft_table_rows (edges) > 0);
     for (size_t i = 0; i < weft_table_rows (edges); i++) {
       int64_t op = integer (edges, "op", i), after = integer (edges, "after", i);
       assert_true (after < op);
-      assert_string_not_equal (word (ops, "lane", (size_t) op),
-                               word (ops, "lane", (size_t) after));
+      assert_string_not_equal (word (ops, "lane", (size_t) op), word (ops, "lane", (size_t) after));
     }
     weft_table_close (edges);
     weft_table_close (ops);
@@ -190,7 +190,8 @@ static void
 a_sweep_keeps_the_reason_of_a_refusal (void **state)
 {
   static const char *const lists[] = { "tp=1,3", "micro_batch_size=1,2" };
-  weft_table *table = weft_sweep_table (G_N_ELEMENTS (two_stages), two_stages, 2, lists, "clock", NULL);
+  weft_table *table =
+      weft_sweep_table (G_N_ELEMENTS (two_stages), two_stages, 2, lists, "clock", NULL);
 
   (void) state;
   assert_int_equal (weft_table_rows (table), 4);

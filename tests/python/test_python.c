@@ -72,8 +72,8 @@ a_fresh_environment_installs_and_runs_the_package (void **state)
   run_well (*state, "export WEFT=" WEFT_BINARY " WEFT_TEXT=" WEFT_SOURCE_DIR "/LICENSE; "
                     "exec fresh/bin/python " WEFT_SOURCE_DIR "/tests/python/test_package.py");
   run_well (*state, "export HOME=$PWD WEFT_TEXT=" WEFT_SOURCE_DIR "/LICENSE; "
-                    "exec fresh/bin/python " WEFT_SOURCE_DIR "/tests/python/run_notebook.py "
-                    WEFT_SOURCE_DIR "/docs/tutorial.ipynb");
+                    "exec fresh/bin/python " WEFT_SOURCE_DIR
+                    "/tests/python/run_notebook.py " WEFT_SOURCE_DIR "/docs/tutorial.ipynb");
 }
 
 static const struct CMUnitTest tests[] = {
