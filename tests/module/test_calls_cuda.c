@@ -129,8 +129,8 @@ any_call_may_fail_and_nothing_is_left (void **state)
   fail_calls (TINY "gpus=2 " ZERO1 "nccl_ub=true ", late, 89);
 }
 
-/* The module as it was built finds all symbols. Without a GPU it says what is missing: the driver or
- * the GPU. */
+/* The module as it was built finds all symbols. Without a GPU it says what is missing: the driver
+ * or the GPU. */
 static void
 the_module_that_was_built_can_be_loaded (void **state)
 {
