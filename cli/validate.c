@@ -519,17 +519,17 @@ run (const weft_cli_input *input, const struct ask *ask)
 static int
 run_nccl (const weft_cli_input *input, const struct ask *ask)
 {
-  const char *const others[] = { ask->tier,    ask->group, ask->source, ask->most,
-                                 ask->explain, ask->csv,   ask->jobs,   ask->assumptions,
-                                 ask->record,  ask->accuracy };
+  const char *const others[] = { ask->tier, ask->group, ask->source, ask->most,    ask->explain,
+                                 ask->csv,  ask->jobs,  ask->record, ask->accuracy };
   g_autoptr (GError) error = NULL;
 
   for (unsigned i = 0; i < G_N_ELEMENTS (others); i++)
     if (others[i]) {
-      weft_bad_input (&error, "--nccl: found another flag, wanted only --verbose and --json");
+      weft_bad_input (&error, "--nccl: found another flag, wanted only --assumptions, --verbose and "
+                      "--json");
       return weft_cli_fail (error);
     }
-  return weft_cli_validate_nccl (input->operand, ask->verbose, input->json);
+  return weft_cli_validate_nccl (input->operand, ask->assumptions, ask->verbose, input->json);
 }
 
 int
@@ -560,7 +560,8 @@ weft_cli_validate (int argc, char **argv)
     { "executor", weft_cli_executor_names (),
       "SimGrid with contention, or closed formulas without [sim]",
       NULL, &ask.executor },
-    { "assumptions", "FILE", "use FILE instead of validation/assumptions.ini", NULL,
+    { "assumptions", "FILE",
+      "use FILE instead of validation/assumptions.ini; with --nccl, of validation/nccl.ini", NULL,
       &ask.assumptions },
   };
   const struct weft_cli_page page = {
