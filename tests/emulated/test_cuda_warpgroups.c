@@ -60,7 +60,7 @@ static void
 steps_with_a_producer_warp_are_those_of_the_cpu (void **state)
 {
   (void) state;
-  for (uint32_t i = 0; i < trained_n_wide; i += SPARSE) {
+  for (uint32_t i = 0; i < trained_n_wide; i += 2 * SPARSE) {
     const struct trained_wide *c = &trained_wide[i];
     uint64_t forward = emulated_launches ("producer_forward"),
              backward = emulated_launches ("producer_backward");
