@@ -2,7 +2,6 @@
 #include "core/job/loss.h"
 #include "core/job/stages.h"
 #include "planner/space.h"
-#include <string.h>
 
 /* -------------------------------------------------------------------- sharding */
 
@@ -318,13 +317,6 @@ weft_change_numerics (enum weft_change change, const struct weft_job *job)
   const struct weft_change_row *row = &weft_changes[change];
 
   return row->experts_only && job->model.num_moe_experts == 0 ? NULL : row->numerics;
-}
-
-gboolean
-weft_change_same (const struct weft_job *a, const struct weft_job *b)
-{
-  return memcmp (&a->strategy, &b->strategy, sizeof a->strategy) == 0 &&
-         memcmp (&a->train, &b->train, sizeof a->train) == 0;
 }
 
 gboolean
