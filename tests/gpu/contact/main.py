@@ -130,7 +130,7 @@ class Run:
         word, env, flags = tables.WAYS[way]
         command = replace_flags(part.command, flags)
         if part.kind == "ncu":
-            command = ["ncu", "--clock-control", "none", "--csv", "--page", "raw", "--launch-count", "4", "--metrics",
+            command = ["ncu", "--clock-control", "none", "--csv", "--page", "raw", "--launch-count", "8", "--metrics",
                        ",".join(outcomes.METRICS), *command]
         with running.Clocks(self.scratch / "clocks") if part.kind in ("train", "twin") else Nothing() as clocks:
             code, seconds = self.program(part.name, command, {**part.env, **env}, part.limit)
