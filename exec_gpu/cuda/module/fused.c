@@ -270,6 +270,7 @@ measure (struct weft_fused *f, int device, const attempt *a, const gboolean ther
     if (runs)
       weft_fused_save (f, device, machine);
   }
+  f->on[device].news = TRUE;
   return NULL;
 }
 
