@@ -113,11 +113,10 @@ append_bar (GString *out, const weft_report *r, uint32_t role)
   for (int part = 0; part < WEFT_N_REPORT_PART; part++) {
     g_autofree char *bytes = weft_units_human (weft_report_part_bytes (row, part), "B");
     if (weft_report_part_bytes (row, part))
-      g_string_append_printf (out,
-                              "<span title=\"%s %s\" style=\"width:%.4f%%;background:%s\"></span>",
-                              weft_report_parts[part].word, bytes,
-                              100 * weft_report_part_bytes (row, part) / whole,
-                              weft_report_parts[part].colour);
+      g_string_append_printf (
+          out, "<span title=\"%s %s\" style=\"width:%.4f%%;background:%s\"></span>",
+          weft_report_parts[part].word, bytes, 100 * weft_report_part_bytes (row, part) / whole,
+          weft_report_parts[part].colour);
   }
   g_string_append (out, "</div>\n");
 }

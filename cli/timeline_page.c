@@ -29,7 +29,7 @@ add (struct block *block, const char *name, const char *type, size_t n, size_t s
   return block->bytes->data + at;
 }
 
-#define FILL(type, name, text, n, value)                                                   \
+#define FILL(type, name, text, n, value)                                                           \
   do {                                                                                             \
     type *array_ = add (block, name, text, n, sizeof (type));                                      \
     for (uint32_t i = 0; i < (n); i++)                                                             \
@@ -128,8 +128,7 @@ add_rows (JsonBuilder *b, const weft_report *r)
     json_builder_begin_object (b);
     weft_json_int (b, "ops", r->plan->role[i]->n_op);
     weft_json_int (b, "reserved", (int64_t) r->role[i].reserved_bytes);
-    add_words (b, "names", (const char *const *) r->plan->role[i]->name,
-               r->plan->role[i]->n_name);
+    add_words (b, "names", (const char *const *) r->plan->role[i]->name, r->plan->role[i]->n_name);
     json_builder_end_object (b);
   }
   json_builder_end_array (b);

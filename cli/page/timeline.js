@@ -373,6 +373,7 @@
     const safe = (t) => t.replace(/[&<>"]/g, (c) => `&#${c.charCodeAt(0)};`);
     const rate = role.flops[op] > 0 ? `${quantity(role.flops[op], "FLOP")}, ` +
       `${quantity(role.flops[op] / seconds, "FLOP/s")}; ` : "";
+    const moved = role.bytes[op] > 0 && seconds > 0;
     let wait = why.op < 0 ? "it waits for nothing on this rank"
       : `it waited for <b>${safe(label(mark.row, why.op))}</b>, ${why.how}`;
     if (why.gap)
@@ -383,7 +384,8 @@
       `<b>${safe(label(mark.row, op))}</b> <span class="soft">op ${op}, ${safe(kind.word)}: ` +
       `${safe(kind.doc)}; lane ${head.lanes[role.lane[op]]}, ${rowName(mark.row)}</span><br>` +
       `${quantity(seconds, "s")}, from ${quantity(begin, "s")} to ${quantity(source.end[op], "s")}<br>` +
-      `${rate}${quantity(role.bytes[op], "B")}, ${quantity(role.bytes[op] / seconds, "B/s")}<br>` +
+      (moved ? `${rate}${quantity(role.bytes[op], "B")}, ` +
+               `${quantity(role.bytes[op] / seconds, "B/s")}<br>` : "") +
       `${wait}<br>memory when it begins: ${held}`;
   }
 

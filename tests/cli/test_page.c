@@ -120,12 +120,12 @@ memory_at_its_highest_is_that_of_the_report (void **state)
 
   if (!has_browser ())
     skip ();
-  g_autofree char *page = make_page (
-      *state, "model=gpt2-nano topology=dgx-a100 gpus=1 global_batch_size=4", &plan);
-  g_autofree char *document = run_page (
-      *state, page,
-      "const row=w.head.rows.findIndex(r=>r.role===0);w.keep({row,op:0});"
-      "out.most=w.head.rows[row].memory.most;");
+  g_autofree char *page =
+      make_page (*state, "model=gpt2-nano topology=dgx-a100 gpus=1 global_batch_size=4", &plan);
+  g_autofree char *document =
+      run_page (*state, page,
+                "const row=w.head.rows.findIndex(r=>r.role===0);w.keep({row,op:0});"
+                "out.most=w.head.rows[row].memory.most;");
   g_autofree char *most = attribute (document, "most");
   g_autoptr (weft_report) report = weft_report_new (plan, NULL);
   assert_true (g_ascii_strtod (most, NULL) == (double) report->role[0].live_bytes);
