@@ -392,6 +392,7 @@ cuda_case_fixed (const struct cuda_case_device *d)
   struct weft_control control = { .step = 3, .seed = 5 };
   union weft_model model;
 
+  control.corrected = weft_control_correction (&control);
   weft_table_defaults (&weft_model_table, model.at);
   model.num_attention_heads = 4;
   model.num_query_groups = 2;
@@ -444,6 +445,7 @@ cuda_case_lots (const struct cuda_case_device *d)
 
   if (!cuda_case_has (d, WEFT_OP_ADAM))
     return;
+  control.corrected = weft_control_correction (&control);
   weft_table_defaults (&weft_model_table, model.at);
   cpu.operand[0] = cuda_case_floats (rand, LOTS, WEFT_BF16);
   cpu.operand[2] = cuda_case_floats (rand, LOTS, WEFT_BF16);

@@ -221,6 +221,7 @@ kernel_case_make (GRand *rand, struct kernel_case *made, enum weft_op_kind kind)
                                              .weight_decay = 0.1,
                                              .loss_scale = 0.5,
                                              .clip_grad = g_rand_double_range (rand, 0.1, 3) } };
+  made->control.corrected = weft_control_correction (&made->control);
   choose_model (rand, &made->model);
   made->sequences = (uint64_t) g_rand_int_range (rand, 1, KERNEL_CASE_SEQUENCES + 1);
   choose_shape (rand, made);
