@@ -262,6 +262,9 @@ static const struct fixed {
   { WEFT_OP_NORM_WGRAD, { 7, 40 } },
   BY_PACKS (WEFT_OP_NORM),
   BY_PACKS (WEFT_OP_NORM_BWD),
+  /* several rows for each block, which copies the next one while it computes */
+  { WEFT_OP_NORM_BWD, { 1700, 1032 }, .dtype = WEFT_BF16, .weights = WEFT_BF16 },
+  { WEFT_OP_NORM_BWD, { 280, 4104 }, .dtype = WEFT_BF16, .weights = WEFT_BF16 },
   { WEFT_OP_NORM, { 9, 384 }, .dtype = WEFT_BF16, .weights = WEFT_FP32 },
   { WEFT_OP_NORM_BWD, { 9, 384 }, .dtype = WEFT_BF16, .weights = WEFT_FP32 },
   { WEFT_OP_NORM, { 9, 384 }, .weights = WEFT_BF16 },
