@@ -44,6 +44,7 @@ struct weft_cuda_blas {
   GHashTable *choices; /* by shape */
   GHashTable *loaded;  /* set of struct choice * whose kernels load_product() has loaded */
   int arch;            /* 10 * major + minor */
+  uint64_t processors; /* multiprocessors of the GPU */
   gboolean only_prepare;
   /* names library, driver and GPU, as in the first line of the file of algorithms */
   char machine[360];
@@ -321,6 +322,9 @@ run_all (const struct weft_cuda_launch *on, const struct weft_cuda_gemm *g, cons
 
 /* ----------------------------------------------------------------------- choosing an algorithm */
 
+/* An algorithm is measured again if its first time is at most this factor above the least. */
+#define CLOSE 1.15f
+
 typedef cublasLtMatmulPreference_t preference;
 
 static void
@@ -381,6 +385,56 @@ guess (const struct weft_cuda_launch *on, const struct weft_cuda_gemm *g, const 
   if (status == CUBLAS_STATUS_SUCCESS && *n == 0)
     return "cuBLASLt has no algorithm for a matrix product of this shape and alignment";
   return text_of (status);
+}
+
+/* The inner dimension is cut into so many parts; of so many suggestions of the heuristic. */
+static const int32_t parts_tried[] = { 2, 3, 4, 6, 8, 12, 16 };
+enum { CUT_BASES = 4, MOST_CUT = CUT_BASES * G_N_ELEMENTS (parts_tried) };
+/* Elements of the largest tile of the library, and the shortest inner dimension that is cut. */
+enum { TILE_ELEMENTS = 128 * 256, LEAST_INNER = 4096 };
+
+/* Whether the tiles of a product leave multiprocessors idle for a long time. Epilogues and scales
+ * are left to the heuristic. */
+static gboolean
+is_cut (const struct weft_cuda_blas *blas, const struct weft_cuda_gemm *g)
+{
+  return g->k >= LEAST_INNER && g->m * g->n / TILE_ELEMENTS < 2 * blas->processors &&
+         !g->epilogue && !g->bias && !g->scale && !g->a_scale;
+}
+
+/* Cuts the inner dimension of an algorithm into parts, whose fp32 sums are added in order. FALSE:
+ * the library does not support it, or it needs more scratch than there is. */
+static gboolean
+cut (const struct weft_cuda_launch *on, const struct call *c, int32_t parts,
+     cublasLtMatmulHeuristicResult_t *found)
+{
+  const uint32_t scheme = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
+  cublasLtMatmulHeuristicResult_t checked;
+
+  if (cublasLtMatmulAlgoConfigSetAttribute (&found->algo, CUBLASLT_ALGO_CONFIG_SPLITK_NUM, &parts,
+                                            sizeof parts) != CUBLAS_STATUS_SUCCESS ||
+      cublasLtMatmulAlgoConfigSetAttribute (&found->algo, CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME,
+                                            &scheme, sizeof scheme) != CUBLAS_STATUS_SUCCESS ||
+      cublasLtMatmulAlgoCheck (on->blas->handle, c->desc, c->a, c->b, c->y, c->y, &found->algo,
+                               &checked) != CUBLAS_STATUS_SUCCESS)
+    return FALSE;
+  found->workspaceSize = checked.workspaceSize;
+  return checked.workspaceSize <= MIN (on->scratch_bytes, WEFT_BLAS_SCRATCH);
+}
+
+/* Appends the first suggestions with their inner dimension cut, and returns the new number. */
+static int
+add_cut (const struct weft_cuda_launch *on, const struct call *c,
+         cublasLtMatmulHeuristicResult_t *found, int n)
+{
+  int bases = MIN (n, CUT_BASES);
+
+  for (int base = 0; base < bases; base++)
+    for (size_t i = 0; i < G_N_ELEMENTS (parts_tried); i++) {
+      found[n] = found[base];
+      n += cut (on, c, parts_tried[i], &found[n]);
+    }
+  return n;
 }
 
 struct attempt {
@@ -453,28 +507,48 @@ time_of (const struct weft_cuda_launch *on, const struct weft_cuda_gemm *g,
   return call_init (&c, &product) ? -1 : fastest_of (on, &o.gemm, &c, choice);
 }
 
+/* Milliseconds that each of n algorithms takes; negative: it failed, or it is left out because
+ * took[i] was not within CLOSE of `least`. A negative `least`: all are measured, with one run. */
+static float
+time_all (const struct attempt *on_operands, const cublasLtMatmulHeuristicResult_t *found, int n,
+          float least, float *took)
+{
+  float now = -1;
+
+  for (int i = 0; i < n; i++) {
+    const struct choice tried = { .algorithm = found[i].algo, .scratch = found[i].workspaceSize };
+    struct attempt attempt = *on_operands;
+    attempt.choice = &tried;
+    if (least < 0)
+      took[i] = weft_trial_glance (run_attempt, &attempt, attempt.on->stream);
+    else
+      took[i] = took[i] < 0 || took[i] > least * CLOSE
+                    ? -1
+                    : weft_trial_time (run_attempt, &attempt, attempt.on->stream);
+    now = took[i] >= 0 && (now < 0 || took[i] < now) ? took[i] : now;
+  }
+  return now;
+}
+
 /* Measures n algorithms, and returns the index of the fastest one; 0 if no algorithm could be
- * measured. */
+ * measured. Only those that are close to the fastest in one run are measured in several. */
 static int
 fastest (const struct weft_cuda_launch *on, const struct weft_cuda_gemm *g,
          const cublasLtMatmulHeuristicResult_t *found, int n)
 {
+  float took[WEFT_BLAS_CANDIDATES + MOST_CUT], least = -1;
   g_auto (operands) o = { 0 };
   g_auto (call) c = { 0 };
-  float least = -1;
-  int best = 0;
 
   if (!make_operands (&o, g) || call_init (&c, &o.gemm))
     return 0;
-  for (int i = 0; i < n; i++) {
-    const struct choice tried = { .algorithm = found[i].algo, .scratch = found[i].workspaceSize };
-    float took = fastest_of (on, &o.gemm, &c, &tried);
-    if (took >= 0 && (least < 0 || took < least)) {
-      least = took;
-      best = i;
-    }
-  }
-  return best;
+  const struct attempt attempt = { on, &o.gemm, &c, NULL };
+  for (int pass = 0; pass < 2; pass++)
+    least = time_all (&attempt, found, n, least, took);
+  for (int i = 0; i < n; i++)
+    if (took[i] >= 0 && took[i] == least)
+      return i;
+  return 0;
 }
 
 static const struct choice *
@@ -490,7 +564,7 @@ remember (struct weft_cuda_blas *blas, const struct choice *choice)
 static const struct choice *
 choose (const struct weft_cuda_launch *on, const struct weft_cuda_gemm *g, const char **error)
 {
-  cublasLtMatmulHeuristicResult_t found[WEFT_BLAS_CANDIDATES];
+  cublasLtMatmulHeuristicResult_t found[WEFT_BLAS_CANDIDATES + MOST_CUT + 1];
   g_auto (call) c = { 0 };
   int n = 0;
 
@@ -499,6 +573,8 @@ choose (const struct weft_cuda_launch *on, const struct weft_cuda_gemm *g, const
     *error = guess (on, g, &c, found, &n);
   if (*error)
     return NULL;
+  if (on->blas->only_prepare && is_cut (on->blas, g))
+    n = add_cut (on, &c, found, n);
   int best = on->blas->only_prepare && n > 1 ? fastest (on, g, found, n) : 0;
   const struct choice choice = { shape_of (g), found[best].algo, found[best].workspaceSize, 0 };
   return remember (on->blas, &choice);
@@ -653,6 +729,7 @@ weft_blas_new (const char **error)
               "cublasLt %zu, driver for CUDA %d, %s, sm_%d%d, %d SMs", cublasLtGetVersion (),
               driver, device.name, device.major, device.minor, device.multiProcessorCount);
   blas->arch = 10 * device.major + device.minor;
+  blas->processors = (uint64_t) device.multiProcessorCount;
   blas->choices = g_hash_table_new_full (hash_shape, same_shape, NULL, g_free);
   blas->loaded = g_hash_table_new (NULL, NULL);
   return g_steal_pointer (&blas);

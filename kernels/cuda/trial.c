@@ -69,15 +69,15 @@ weft_trial_free (void *block)
   (void) cudaFree (block);
 }
 
-float
-weft_trial_time (const char *(*run) (const void *user), const void *user, void *stream)
+static float
+least_of (int runs, const char *(*run) (const void *user), const void *user, void *stream)
 {
   cudaEvent_t begin = NULL, end = NULL;
   float least = -1, took;
   gboolean ok = cudaEventCreate (&begin) == cudaSuccess && cudaEventCreate (&end) == cudaSuccess &&
                 !run (user);
 
-  for (int i = 0; ok && i < N_RUNS; i++) {
+  for (int i = 0; ok && i < runs; i++) {
     ok = cudaEventRecord (begin, (cudaStream_t) stream) == cudaSuccess && !run (user) &&
          cudaEventRecord (end, (cudaStream_t) stream) == cudaSuccess &&
          cudaEventSynchronize (end) == cudaSuccess &&
@@ -89,4 +89,16 @@ weft_trial_time (const char *(*run) (const void *user), const void *user, void *
   if (end)
     (void) cudaEventDestroy (end);
   return ok ? least : -1;
+}
+
+float
+weft_trial_time (const char *(*run) (const void *user), const void *user, void *stream)
+{
+  return least_of (N_RUNS, run, user, stream);
+}
+
+float
+weft_trial_glance (const char *(*run) (const void *user), const void *user, void *stream)
+{
+  return least_of (1, run, user, stream);
 }
