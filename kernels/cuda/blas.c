@@ -35,7 +35,10 @@ struct choice {
   /* bits of enum apart: the library runs the product alone, and kernels of Weft run before or after
    * the product */
   uint64_t apart;
+  float ms;       /* measured time; 0: not measured, the library's first suggestion */
+  uint32_t tried; /* number of algorithms that were measured */
 };
+G_STATIC_ASSERT (sizeof (struct choice) == 144); /* no padding: a choice is saved as bytes */
 
 enum apart { APART_EPILOGUE = 1, APART_BIAS = 2 };
 
@@ -46,6 +49,8 @@ struct weft_cuda_blas {
   int arch;            /* 10 * major + minor */
   uint64_t processors; /* multiprocessors of the GPU */
   gboolean only_prepare;
+  gboolean said;      /* a message has said that products are not measured */
+  const char *broken; /* why no product can run any more; NULL: products run */
   /* names library, driver and GPU, as in the first line of the file of algorithms */
   char machine[360];
 };
@@ -451,12 +456,31 @@ run_attempt (const void *user)
   return run_all (t->on, t->g, t->c, t->choice);
 }
 
+/* Milliseconds of an attempt: of one run, or of the fastest of several. */
 static float
-fastest_of (const struct weft_cuda_launch *on, const struct weft_cuda_gemm *g, const struct call *c,
-            const struct choice *choice)
+time_attempt (const struct attempt *t, gboolean glance)
 {
-  const struct attempt attempt = { on, g, c, choice };
-  return weft_trial_time (run_attempt, &attempt, on->stream);
+  float took = (glance ? weft_trial_glance : weft_trial_time) (run_attempt, t, t->on->stream);
+
+  if (took == WEFT_TRIAL_HUNG && !t->on->blas->broken) {
+    t->on->blas->broken = "a matmul of cuBLASLt did not end while algorithms were timed";
+    g_printerr ("weft: the matmul of %" G_GUINT64_FORMAT " x %" G_GUINT64_FORMAT
+                " x %" G_GUINT64_FORMAT " did not end within %g s\n",
+                t->g->m, t->g->n, t->g->k, weft_trial_limit);
+  }
+  return took;
+}
+
+/* Says once that the heuristic chooses, because there is no memory for operands. */
+static void
+say_unmeasured (struct weft_cuda_blas *blas, const struct weft_cuda_gemm *g)
+{
+  if (!blas->said)
+    g_printerr ("weft: no GPU memory is left to time matmuls: that of %" G_GUINT64_FORMAT
+                " x %" G_GUINT64_FORMAT " x %" G_GUINT64_FORMAT
+                ", and perhaps others, use cuBLASLt's first suggestion, which may be slower\n",
+                g->m, g->n, g->k);
+  blas->said = TRUE;
 }
 
 /* ----------------------------------------------------------------- operands for timing */
@@ -504,11 +528,13 @@ time_of (const struct weft_cuda_launch *on, const struct weft_cuda_gemm *g,
   if (!make_operands (&o, g))
     return -1;
   struct weft_cuda_gemm product = plain_of (&o.gemm, choice->apart);
-  return call_init (&c, &product) ? -1 : fastest_of (on, &o.gemm, &c, choice);
+  const struct attempt attempt = { on, &o.gemm, &c, choice };
+  return call_init (&c, &product) ? -1 : time_attempt (&attempt, FALSE);
 }
 
 /* Milliseconds that each of n algorithms takes; negative: it failed, or it is left out because
- * took[i] was not within CLOSE of `least`. A negative `least`: all are measured, with one run. */
+ * took[i] was not within CLOSE of `least`. A negative `least`: all are measured, with one run.
+ * Returns the least of them; negative: none. */
 static float
 time_all (const struct attempt *on_operands, const cublasLtMatmulHeuristicResult_t *found, int n,
           float least, float *took)
@@ -518,37 +544,42 @@ time_all (const struct attempt *on_operands, const cublasLtMatmulHeuristicResult
   for (int i = 0; i < n; i++) {
     const struct choice tried = { .algorithm = found[i].algo, .scratch = found[i].workspaceSize };
     struct attempt attempt = *on_operands;
+    gboolean left_out = least >= 0 && (took[i] < 0 || took[i] > least * CLOSE);
     attempt.choice = &tried;
-    if (least < 0)
-      took[i] = weft_trial_glance (run_attempt, &attempt, attempt.on->stream);
-    else
-      took[i] = took[i] < 0 || took[i] > least * CLOSE
-                    ? -1
-                    : weft_trial_time (run_attempt, &attempt, attempt.on->stream);
+    took[i] = left_out || attempt.on->blas->broken ? -1 : time_attempt (&attempt, least < 0);
     now = took[i] >= 0 && (now < 0 || took[i] < now) ? took[i] : now;
   }
   return now;
 }
 
-/* Measures n algorithms, and returns the index of the fastest one; 0 if no algorithm could be
- * measured. Only those that are close to the fastest in one run are measured in several. */
-static int
-fastest (const struct weft_cuda_launch *on, const struct weft_cuda_gemm *g,
-         const cublasLtMatmulHeuristicResult_t *found, int n)
+/* Measures n algorithms, and sets algorithm, scratch, ms and tried of a choice to those of the
+ * fastest one. Only those that are close to the fastest in one run are measured in several. Leaves
+ * the choice unchanged if no algorithm can be measured. */
+static void
+take_fastest (const struct weft_cuda_launch *on, const struct weft_cuda_gemm *g,
+              const cublasLtMatmulHeuristicResult_t *found, int n, struct choice *choice)
 {
-  float took[WEFT_BLAS_CANDIDATES + MOST_CUT], least = -1;
+  float took[WEFT_BLAS_CANDIDATES + MOST_CUT];
   g_auto (operands) o = { 0 };
   g_auto (call) c = { 0 };
 
-  if (!make_operands (&o, g) || call_init (&c, &o.gemm))
-    return 0;
+  if (!make_operands (&o, g)) {
+    say_unmeasured (on->blas, g);
+    return;
+  }
+  if (call_init (&c, &o.gemm))
+    return;
   const struct attempt attempt = { on, &o.gemm, &c, NULL };
-  for (int pass = 0; pass < 2; pass++)
-    least = time_all (&attempt, found, n, least, took);
+  float least = time_all (&attempt, found, n, -1, took);
   for (int i = 0; i < n; i++)
-    if (took[i] >= 0 && took[i] == least)
-      return i;
-  return 0;
+    choice->tried += took[i] >= 0;
+  least = least < 0 ? least : time_all (&attempt, found, n, least, took);
+  for (int i = n - 1; i >= 0 && least >= 0; i--)
+    if (took[i] == least) {
+      choice->algorithm = found[i].algo;
+      choice->scratch = found[i].workspaceSize;
+      choice->ms = least;
+    }
 }
 
 static const struct choice *
@@ -575,8 +606,11 @@ choose (const struct weft_cuda_launch *on, const struct weft_cuda_gemm *g, const
     return NULL;
   if (on->blas->only_prepare && is_cut (on->blas, g))
     n = add_cut (on, &c, found, n);
-  int best = on->blas->only_prepare && n > 1 ? fastest (on, g, found, n) : 0;
-  const struct choice choice = { shape_of (g), found[best].algo, found[best].workspaceSize, 0 };
+  struct choice choice = { .shape = shape_of (g),
+                           .algorithm = found[0].algo,
+                           .scratch = found[0].workspaceSize };
+  if (on->blas->only_prepare)
+    take_fastest (on, g, found, n, &choice);
   return remember (on->blas, &choice);
 }
 
@@ -655,6 +689,7 @@ choice_with (const struct weft_cuda_launch *on, const struct weft_cuda_gemm *g, 
   *error = NULL;
   if (one && on->blas->only_prepare) {
     float together = time_of (on, g, one), both = time_of (on, g, &apart);
+    apart.ms = MAX (both, 0);
     if (together < 0 || (both >= 0 && both < together))
       one = NULL;
   }
@@ -685,9 +720,11 @@ weft_cuda_multiply (const struct weft_cuda_launch *on, const struct weft_cuda_ge
 
   if (error)
     return error;
+  if (on->blas->broken)
+    return on->blas->broken;
   const struct choice *choice = (gemm->epilogue ? choice_with : choice_of) (on, gemm, &error);
-  if (error || on->blas->only_prepare)
-    return error;
+  if (error || on->blas->broken || on->blas->only_prepare)
+    return error ? error : on->blas->broken;
   if (weft_cuda_loads_only ())
     load_product (on, gemm, choice);
   struct weft_cuda_gemm product = plain_of (gemm, choice->apart);
@@ -746,10 +783,73 @@ weft_blas_free (struct weft_cuda_blas *blas)
   g_free (blas);
 }
 
+/* Appends the settings of an algorithm; cublasLt.h explains the numbers. */
+static void
+describe_algorithm (const cublasLtMatmulAlgo_t *algorithm, GString *words)
+{
+  static const struct {
+    const char *word;
+    cublasLtMatmulAlgoConfigAttributes_t attribute;
+    size_t bytes;
+  } settings[] = {
+    { "algorithm", CUBLASLT_ALGO_CONFIG_ID, 4 },
+    { "tile", CUBLASLT_ALGO_CONFIG_TILE_ID, 4 },
+    { "stages", CUBLASLT_ALGO_CONFIG_STAGES_ID, 4 },
+    { "split_k", CUBLASLT_ALGO_CONFIG_SPLITK_NUM, 4 },
+    { "reduction", CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME, 4 },
+    { "swizzle", CUBLASLT_ALGO_CONFIG_CTA_SWIZZLING, 4 },
+    { "custom", CUBLASLT_ALGO_CONFIG_CUSTOM_OPTION, 4 },
+    { "inner", CUBLASLT_ALGO_CONFIG_INNER_SHAPE_ID, 2 },
+    { "cluster", CUBLASLT_ALGO_CONFIG_CLUSTER_SHAPE_ID, 2 },
+  };
+
+  for (unsigned i = 0; i < G_N_ELEMENTS (settings); i++) {
+    uint32_t value = 0;
+    size_t bytes = 0;
+    if (cublasLtMatmulAlgoConfigGetAttribute (algorithm, settings[i].attribute, &value,
+                                              settings[i].bytes, &bytes) == CUBLAS_STATUS_SUCCESS)
+      g_string_append_printf (words, " %s=%u", settings[i].word, value);
+  }
+}
+
+static void
+describe_choice (const void *bytes, GString *words)
+{
+  struct choice choice;
+  const struct shape *s = &choice.shape;
+
+  memcpy (&choice, bytes, sizeof choice);
+  g_string_append_printf (words,
+                          "m=%" G_GUINT64_FORMAT " n=%" G_GUINT64_FORMAT " k=%" G_GUINT64_FORMAT
+                          " type=%s out=%s a_turned=%d b_turned=%d accumulate=%d epilogue=%d"
+                          " bias=%d apart=%d",
+                          s->m, s->n, s->k, weft_dtype_words[s->dtype],
+                          weft_dtype_words[s->y_dtype], s->a_turned, s->b_turned, s->accumulate,
+                          s->epilogue, s->alignment[3] > 0, (int) choice.apart);
+  describe_algorithm (&choice.algorithm, words);
+  g_string_append_printf (words, " scratch=%" G_GUINT64_FORMAT " tried=%u ms=%.5f", choice.scratch,
+                          choice.tried, (double) choice.ms);
+  if (choice.ms > 0)
+    g_string_append_printf (words, " tflops=%.1f",
+                            2e-9 * (double) s->m * (double) s->n * (double) s->k / choice.ms);
+}
+
+static struct weft_trial_file
+file_of (const struct weft_cuda_blas *blas, const char *path)
+{
+  return (struct weft_trial_file){ .path = path,
+                                   .machine = blas->machine,
+                                   .what = "algorithm of a matrix product",
+                                   .bytes = sizeof (struct choice),
+                                   .describe = describe_choice };
+}
+
 gboolean
 weft_blas_save (const struct weft_cuda_blas *blas, const char *path, GError **error)
 {
-  return weft_trial_save (path, blas->machine, blas->choices, sizeof (struct choice), error);
+  const struct weft_trial_file file = file_of (blas, path);
+
+  return weft_trial_save (&file, blas->choices, error);
 }
 
 static void
@@ -761,12 +861,10 @@ take_choice (void *user, const void *bytes)
 gboolean
 weft_blas_load (struct weft_cuda_blas *blas, const char *path, uint32_t *found, GError **error)
 {
-  const struct weft_trial_file file = { .path = path,
-                                        .machine = blas->machine,
-                                        .what = "algorithm of a matrix product",
-                                        .bytes = sizeof (struct choice),
-                                        .take = take_choice,
-                                        .user = blas };
+  struct weft_trial_file file = file_of (blas, path);
+
+  file.take = take_choice;
+  file.user = blas;
   return weft_trial_load (&file, found, error);
 }
 
