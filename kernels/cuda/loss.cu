@@ -47,13 +47,12 @@ EXP2 (float x)
 }
 #endif
 
-/* exp (x - from) with log2 (e) folded into one multiply-add; base: from * LOG2_E. The rounding of
- * base changes the result by a factor of at most 1 + |from| 2^-24: as much as rounding `from`
- * itself, a log-sum-exp in fp32, does. */
+/* exp (x - from). One multiply-add of x with log2 (e) would save an instruction, but round
+ * from * log2 (e): an error of |from| 2^-24 in every probability. */
 static __device__ __forceinline__ float
-exp_from (float x, float base)
+exp_from (float x, float from)
 {
-  return EXP2 (fmaf (x, LOG2_E, -base));
+  return EXP2 ((x - from) * LOG2_E);
 }
 
 /* Adds a vector of a row to the online softmax. `left`: how many of its elements belong to the
@@ -71,12 +70,12 @@ see (struct soft *s, const V &x, int left, bool sums)
   }
   if (most == -INFINITY)
     return;
-  float sum = s->sum, base = most * LOG2_E;
+  float sum = s->sum;
   if (most > s->most)
-    sum *= exp_from (s->most, base);
+    sum *= exp_from (s->most, most);
   WEFT_UNROLL
   for (int e = 0; e < V::n && sums; e++)
-    sum += exp_from (value[e], base);
+    sum += exp_from (value[e], most);
   s->most = most;
   s->sum = sum;
 }
@@ -143,7 +142,7 @@ join_threads (struct soft own, float *room)
 
 /* What the gradient of a row needs, besides its logits. */
 struct row_loss {
-  float base, share;    /* log-sum-exp times LOG2_E; gradient of the loss of this row */
+  float lse, share;     /* log-sum-exp; gradient of the loss of this row */
   uint32_t at, element; /* vector that contains the target, and the target's place in it */
 };
 
@@ -153,7 +152,7 @@ row_loss_of (float lse, float share, uint64_t target)
 {
   /* the target of a row without one, or on another rank, is a vector beyond the row */
   uint64_t at = target / V::n;
-  struct row_loss r = { lse * LOG2_E, share, at < UINT32_MAX ? (uint32_t) at : UINT32_MAX,
+  struct row_loss r = { lse, share, at < UINT32_MAX ? (uint32_t) at : UINT32_MAX,
                         (uint32_t) (target % V::n) };
   return r;
 }
@@ -167,7 +166,7 @@ gradient_of (V some, uint32_t i, const struct row_loss &r, float less, int left)
 
   WEFT_UNROLL
   for (int e = 0; e < V::n; e++)
-    d[e] = exp_from (to_float (some.at[e]), r.base) * r.share;
+    d[e] = exp_from (to_float (some.at[e]), r.lse) * r.share;
   WEFT_UNROLL
   for (int e = 0; e < V::n && i == r.at; e++)
     d[e] -= (uint32_t) e == r.element ? r.share : 0;

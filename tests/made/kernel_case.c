@@ -109,7 +109,7 @@ dimension (GRand *rand, const struct kernel_case *made, const char *word)
     { "n k a b", (uint64_t) kernel_case_pick (rand, "1 5 16 37 70") },
     { "elements", (uint64_t) kernel_case_pick (rand, "1 5 1024 5003") },
     { "one parts passes times pieces", 1 },
-    { "leaves tail whole own piece window value depth alike kept drawn",
+    { "leaves tail whole own piece window value depth alike kept drawn gradient",
       /* the call is that of one rank that holds all tokens, heads and experts, and whole tensors */
       0 },
     { "local", made->sequences % 2 },
