@@ -309,9 +309,9 @@ leave_sums (const float (&sum)[2][PER][pack<T>::n], uint64_t columns, float *par
     block[i] = shared[i];
 }
 
-/* Blocks on a multiprocessor that the compiler must leave registers for: with one warp per row, two,
- * because one has too few loads in flight; with a block per row, RESIDENT or WIDE_RESIDENT threads
- * in all. */
+/* Blocks on a multiprocessor that the compiler must leave registers for: with one warp per row,
+ * two, because one has too few loads in flight; with a block per row, RESIDENT or WIDE_RESIDENT
+ * threads in all. */
 template <int PER, bool WARP>
 static constexpr int
 resident_blocks (void)

@@ -199,8 +199,8 @@ the_fastest_algorithm_is_kept_in_a_file_and_found_again (void **state)
   free_product (&k);
 }
 
-/* A product with a long inner dimension and few tiles is also measured with that dimension cut, into
- * as many parts as the library and the scratch allow. */
+/* A product with a long inner dimension and few tiles is also measured with that dimension cut,
+ * into as many parts as the library and the scratch allow. */
 static void
 a_long_inner_dimension_is_cut_if_that_is_faster (void **state)
 {

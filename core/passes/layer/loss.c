@@ -13,9 +13,9 @@
  * a separate running sum.
  *
  * Backward needs no collective: each rank replaces its logits by their gradient, which it computes
- * from the logsumexp of all ranks. With fused_loss (core/stack.def) a rank with the whole vocabulary
- * does so in forward, in the kernel of the loss: the gradient of the loss is known then, and the
- * gradient of the logits needs no memory of its own. */
+ * from the logsumexp of all ranks. With fused_loss (core/stack.def) a rank with the whole
+ * vocabulary does so in forward, in the kernel of the loss: the gradient of the loss is known then,
+ * and the gradient of the logits needs no memory of its own. */
 #include "core/passes/layer/ends.h"
 #include "core/job/loss.h"
 
