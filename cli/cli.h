@@ -22,7 +22,7 @@
      "weft plan --model llama3-8b --topology dgx-h100 --nodes 4 --global-batch-size 256")          \
   X (size, "which cluster, how many days and how much money for so many tokens",                  \
      "weft size --model llama3-8b --topology dgx-h100 --tokens 1T --sizes 64")                     \
-  X (compare, "compare two jobs or two timelines, op by op",                                       \
+  X (compare, "compare two jobs or timelines, or a prediction with a measured profile",            \
      "weft compare predicted.json measured.json")                                                  \
   X (sweep, "predict a job with several values of its settings; what it is sensitive to",          \
      "weft sweep --model llama3-8b --topology dgx-h100 --nodes 4 tp=1,2,4 pp=1,2")                 \
