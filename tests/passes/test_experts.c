@@ -677,7 +677,7 @@ deepep_sends_a_token_once_to_each_rank (void **state)
   assert_near (once.latency, each.latency);
 }
 
-/* moe_priced_with_next_experts: of 16 experts on 16 ranks, 4 in a row are on 4 ranks of one node. */
+/* moe_priced_with_next_experts: of 16 experts on 16 ranks, 4 in a row are on 4 ranks of a node. */
 static void
 experts_in_a_row_are_on_few_ranks (void **state)
 {
