@@ -42,6 +42,7 @@ install(TARGETS weft_shared COMPONENT library)
 install(TARGETS weft_bridge DESTINATION ${CMAKE_INSTALL_LIBDIR}/weft COMPONENT library)
 install(FILES ${weft_header} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/weft COMPONENT library)
 install(DIRECTORY models topologies stacks sites validation DESTINATION share/weft COMPONENT library)
+install(DIRECTORY docs/labs DESTINATION share/weft/docs)
 install(FILES ${PROJECT_BINARY_DIR}/weft.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
 install(FILES README.md LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR})
 # Completion and man page, printed by the command itself.

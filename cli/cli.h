@@ -36,6 +36,8 @@
      "weft export --model llama3-8b --topology dgx-h100 --for megatron-lm")                        \
   X (import, "read the configuration of other software as a job",                                  \
      "weft import train.sh --from megatron-lm --topology dgx-h100")                                \
+  X (lab, "exercises with a checker: collectives, ZeRO, pipelines, overlap, memory",               \
+     "weft lab ring")                                                                              \
   X (validate, "predict published measurements and print the errors",                              \
      "weft validate --source mosaic --tier A")                                                     \
   X (fit, "fit constants of topologies and stacks to measured steps",                              \
