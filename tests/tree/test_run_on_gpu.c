@@ -348,8 +348,8 @@ a_kernel_that_faults_or_hangs_loses_one_row (void **state)
   assert_int_equal (count_where (parser, "kernels", "status", "late"), 4);
   assert_int_equal (count_where (parser, "kernels", "by", "weft"), 4 * 3);
   assert_record (parser, "test_gpu_kernels-blocking", "failed", NULL);
-  assert_record (parser, "sanitizer-attention", "passed", NULL);
-  assert_record (parser, "sanitizer-norm", "passed", NULL);
+  assert_record (parser, "sanitizer-test-attention", "passed", NULL);
+  assert_record (parser, "sanitizer-gpt2-nano-norm", "passed", NULL);
 }
 
 static void

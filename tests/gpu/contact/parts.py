@@ -98,7 +98,7 @@ def first_contact(m):
 
 
 def kernels(m, model, runs, name, *flags, env=None):
-    return Part(f"{name}-{model.name}", runs, 45, [m.bench, "--json", "--model", model.name, *flags], "kernels",
+    return Part(f"{name}-{model.name}", runs, 60, [m.bench, "--json", "--model", model.name, *flags], "kernels",
                 model.name, env or {}, least=model.least)
 
 
