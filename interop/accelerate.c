@@ -54,8 +54,8 @@ mixed_out (const weft_reading *reading)
     return cast && strcmp (precision, "fp32") == 0 && is (reading, "autocast_dtype", "bf16")
                ? g_strdup ("bf16")
                : NULL;
-  /* the types with a loss scale: MEGATRON_LM, and DEEPSPEED, which accelerate.def sets for one level
-   * of sharding */
+  /* the types with a loss scale: MEGATRON_LM, and DEEPSPEED, which accelerate.def sets for one
+   * level of sharding */
   gboolean scales =
       is (reading, "distributed_config", "megatron_ddp") ||
       (is (reading, "distributed_config", "megatron_fsdp") &&
