@@ -127,6 +127,32 @@ real (double value, int digits)
   return isnan (value) ? g_strdup ("-") : g_strdup_printf ("%.*f", digits, value);
 }
 
+/* The modules of selective recompute. Without a list it is attention. */
+static const char *
+recomputed_modules (const union weft_strategy *s)
+{
+  return s->recompute_modules == weft_strategy_defaults ()->recompute_modules
+             ? weft_recompute_words[WEFT_RECOMPUTE_SELECTIVE]
+             : g_quark_to_string ((GQuark) s->recompute_modules);
+}
+
+/* What is kept in host memory. The caller frees the text. */
+static char *
+offload_text (const union weft_strategy *s)
+{
+  if (s->cpu_offloading)
+    return g_strdup_printf ("%" G_GINT64_FORMAT " layers%s", s->cpu_offloading_num_layers,
+                            s->optimizer_cpu_offload ? "+optim" : "");
+  return g_strdup (s->optimizer_cpu_offload ? "optim" : "none");
+}
+
+/* The bucket size in elements; "-" for the default. The caller frees the text. */
+static char *
+bucket_text (const union weft_strategy *s)
+{
+  return s->bucket_size == WEFT_NONE ? g_strdup ("-") : weft_units_human (s->bucket_size, "");
+}
+
 static char *
 recompute_text (const struct weft_job *job)
 {
@@ -136,6 +162,8 @@ recompute_text (const struct weft_job *job)
       s->recompute_method == WEFT_RECOMPUTE_BLOCK)
     return g_strdup_printf ("%" G_GINT64_FORMAT " of %u layers", s->recompute_num_layers,
                             weft_job_most_layers (job));
+  if (s->recompute_granularity == WEFT_RECOMPUTE_SELECTIVE)
+    return g_strdup (recomputed_modules (s));
   return g_strdup (weft_recompute_words[s->recompute_granularity]);
 }
 
@@ -205,7 +233,11 @@ step_text (const struct page *page, const struct weft_candidate *c)
   X ("mbs", FALSE, number (job->train.micro_batch_size))                                           \
   X ("schedule", FALSE, g_strdup (schedule_word (s)))                                              \
   X ("recompute", FALSE, recompute_text (job))                                                     \
+  X ("precision", FALSE, g_strdup (weft_precision_words[job->train.precision]))                    \
+  X ("offload", FALSE, offload_text (s))                                                           \
   X ("shards", FALSE, g_strdup (optimizer_word (s)))                                               \
+  X ("groups", FALSE, number (weft_job_instances (job)))                                           \
+  X ("bucket", FALSE, bucket_text (s))                                                             \
   X ("overlap", FALSE, overlap_text (s))                                                           \
   X ("step", TRUE, step_text (page, c))                                                            \
   X ("tok/s/GPU", TRUE, real (c->report ? c->report->iteration.tokens_per_s_per_gpu : NAN, 0))     \
@@ -715,7 +747,9 @@ static int
 plan (const weft_cli_input *input, const struct wishes *wishes)
 {
   g_autoptr (GError) error = NULL;
-  g_autoptr (weft_settings) settings = weft_cli_open_settings (input, wishes->improve);
+  struct weft_space_ranges ranges = { 0 };
+  g_autoptr (weft_settings) settings =
+      weft_cli_open_settings (input, wishes->improve, &ranges, &error);
   g_auto (plan_written) written = { 0 };
   struct weft_job job;
   struct weft_cli_watch watch =
@@ -724,10 +758,11 @@ plan (const weft_cli_input *input, const struct wishes *wishes)
                                          .stop = weft_cli_is_interrupted,
                                          .user = &watch,
                                          .near_miss = TRUE,
-                                         .graph = wishes->graph };
+                                         .graph = wishes->graph,
+                                         .ranges = &ranges };
   int64_t finalists = 0;
 
-  if (!check_wishes (input, wishes, &finalists, &error) || !assemble (settings, &job, &error))
+  if (!settings || !check_wishes (input, wishes, &finalists, &error) || !assemble (settings, &job, &error))
     return weft_cli_fail (error);
   weft_cli_warn (&job);
   options.finalists = finalists;
@@ -773,8 +808,9 @@ weft_cli_plan (int argc, char **argv)
     .usage = "weft plan [JOB] [flags]",
     .doc =
         "Searches all strategies that the job leaves open: tensor, context, expert and pipeline "
-        "parallel sizes, chunks of stages, micro batch size, schedule, recompute, data-parallel "
-        "sharding and overlap.  A knob that is given stays fixed.  Memory is exact; closed "
+        "parallel sizes, chunks of stages, micro batch size, schedule, recompute, offload, "
+        "sharding and overlap.  A knob that is given stays fixed; a list (4,8) limits the search to "
+        "these values; any searches a knob that JOB fixes.  Memory is exact; closed "
         "formulas rank the strategies that fit; SimGrid simulates the best.  Every strategy leaves "
         "5 % of the GPU memory free (--memory-headroom).  ! marks strategies that may not fit, ~ "
         "those that may be faster than the best, by the errors of predictions of published runs "
@@ -784,7 +820,7 @@ weft_cli_plan (int argc, char **argv)
         "one fits.",
     .examples =
         "  weft plan --model llama3-8b --topology dgx-h100 --nodes 4 --global-batch-size 256\n"
-        "  weft plan job.ini --pipeline-model-parallel-size 4 --json\n"
+        "  weft plan job.ini --pipeline-model-parallel-size 4,8 --micro-batch-size any --json\n"
         "  weft plan train.sh --from megatron-lm --topology dgx-h100 --improve\n"
         "  weft plan --model llama3-8b --topology dgx-h100 --nodes 4 --global-batch-size 256 \\\n"
         "      --stack torchtitan --for torchtitan --output best.toml\n",

@@ -2,6 +2,7 @@
 #include "planner/workers.h"
 #include "core/base/error.h"
 #include <errno.h>
+#include <malloc.h>
 #include <stdatomic.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -45,6 +46,17 @@ work (struct running *w)
   }
 }
 
+/* Lets the allocator keep freed memory, up to this many bytes at the end of the heap: tasks allocate
+ * and free large arrays, and new pages cost more than the arrays. */
+#define KEPT_BYTES (1 << 30)
+
+static void
+keep_memory (void)
+{
+  mallopt (M_MMAP_THRESHOLD, KEPT_BYTES);
+  mallopt (M_TRIM_THRESHOLD, KEPT_BYTES);
+}
+
 /* Starts the worker processes. The children end with _exit(), so that they do not write the
  * contents of the parent's output buffers a second time. */
 static void
@@ -56,6 +68,7 @@ start (struct running *w, uint32_t n)
       return;
     if (w->pid[w->n] == 0) {
       close (w->finished[0]);
+      keep_memory ();
       work (w);
       _exit (0);
     }
