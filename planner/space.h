@@ -44,24 +44,6 @@ GArray *weft_space_enumerate_within (const struct weft_job *job,
 /* The same without limits. */
 GArray *weft_space_enumerate (const struct weft_job *job);
 
-/* Sets of modules that selective recompute runs again, in order of the memory that they save, and
- * the models on which they have an effect. */
-enum weft_recompute_models {
-  WEFT_MODELS_ANY,
-  WEFT_MODELS_DENSE,   /* without experts */
-  WEFT_MODELS_EXPERTS, /* with experts */
-  WEFT_MODELS_SHARED,  /* with shared experts */
-  WEFT_MODELS_LATENT,  /* with latent attention */
-  WEFT_MODELS_UNFUSED, /* any, with an attention that keeps its probabilities */
-};
-struct weft_recompute_set {
-  const char *modules;
-  enum weft_recompute_models models;
-  gboolean searched; /* the search tries the set */
-};
-#define WEFT_N_RECOMPUTE_SETS 11
-extern const struct weft_recompute_set weft_recompute_sets[WEFT_N_RECOMPUTE_SETS];
-
 /* The job with the settings of a choice. */
 struct weft_job weft_space_job (const struct weft_job *job, const struct weft_choice *choice);
 

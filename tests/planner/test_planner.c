@@ -218,12 +218,11 @@ a_knob_that_was_given_stays (void **state)
   g_autoptr (GArray) space = weft_space_enumerate (&job);
 
   (void) state;
-  /* Number of strategies: five choices of recompute (none, norms, norms and MLP, one or both of the
-   * two layers of a stage) for each of seven choices of data and tensor parallelism. With two
-   * replicas five: the DDP wrapper with or without gradient overlap, sharded gradients with or
-   * without parameter overlap, and sharded units. With two tensor parallel ranks two: with or without
-   * overlap of their collectives. */
-  assert_int_equal (space->len, 5 * ((2 + 2 + 1) + 2));
+  /* Number of strategies: three choices of recompute (none, one or both of the two layers of a
+   * stage) for each of six choices of data and tensor parallelism. With two replicas five: the DDP
+   * wrapper with or without gradient overlap, sharded gradients with or without parameter overlap,
+   * and sharded units. With two tensor parallel ranks one. */
+  assert_int_equal (space->len, 3 * ((2 + 2 + 1) + 1));
   for (guint i = 0; i < space->len; i++) {
     struct weft_job one = weft_space_job (&job, &g_array_index (space, struct weft_choice, i));
     assert_int_equal (one.strategy.pipeline_model_parallel_size, 4);
