@@ -117,7 +117,7 @@ is_torn (const struct chunk *c, uint32_t segment, uint32_t neighbour)
 
 /* The seconds of a pass of one segment, without the kernels at torn boundaries. */
 static double
-way_of (const struct weft_segment *it, int pass, gboolean before, gboolean after)
+way_of (const struct weft_segment_cost *it, int pass, gboolean before, gboolean after)
 {
   gboolean first = pass == WEFT_SEGMENT_FORWARD ? before : after,
            last = pass == WEFT_SEGMENT_FORWARD ? after : before;
@@ -131,7 +131,7 @@ measure_chunk (const struct chunk *c)
   struct pass sum = { { 0 }, 0, 0 };
 
   for (uint32_t s = c->first; s < c->end; s++) {
-    const struct weft_segment *it = &known_of (c, s)->segment[s];
+    const struct weft_segment_cost *it = &known_of (c, s)->segment[s];
     gboolean before = is_torn (c, s, s - 1), after = is_torn (c, s, s + 1);
     for (int pass = 0; pass < WEFT_N_SEGMENT_PASS; pass++)
       sum.way[pass] += way_of (it, pass, before, after);
