@@ -261,6 +261,23 @@ as_given_precision (const struct weft_job *job, int64_t out[MOST_VALUES])
   return only (job->train.precision, out);
 }
 
+/* Number of data-parallel replicas; 1 if there are too few GPUs, which a rule will report. */
+static int64_t
+replicas (const struct weft_job *job)
+{
+  return MAX (1, ranks_left (job));
+}
+
+/* Whether the microbatches can be divided into whole groups, as interleaved schedules require. By
+ * default a group has one microbatch for each pipeline rank. */
+static gboolean
+are_whole_groups (const struct weft_job *job, int64_t microbatches)
+{
+  return !weft_job_interleaves (job) ||
+         job->strategy.microbatch_group_size_per_vp_stage != WEFT_NONE ||
+         microbatches % job->strategy.pipeline_model_parallel_size == 0;
+}
+
 static uint32_t
 micro_batches (const struct weft_job *job, int64_t out[MOST_VALUES])
 {
