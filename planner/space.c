@@ -592,11 +592,10 @@ weft_space_limit (struct weft_space_ranges *ranges, const char *key, const char 
   *range = (struct weft_space_range){ 0 };
   for (unsigned i = 0; word[i]; i++) {
     union weft_value value;
-    g_autoptr (GError) wrong = NULL;
     if (range->n == WEFT_SPACE_VALUES)
       return weft_bad_input (error, "%s: found more than %d values", key, WEFT_SPACE_VALUES);
-    if (!weft_field_parse (field_of (&axes[axis]), g_strstrip (word[i]), &value, &wrong))
-      return weft_bad_input (error, "%s: %s", key, wrong->message);
+    if (!weft_field_parse (field_of (&axes[axis]), g_strstrip (word[i]), &value, error))
+      return FALSE;
     range->value[range->n++] = value.i;
   }
   return TRUE;
@@ -609,6 +608,9 @@ weft_space_job (const struct weft_job *job, const struct weft_choice *choice)
 
   for (unsigned i = 0; i < WEFT_N_AXIS; i++)
     setting (&chosen, &axes[i])->i = unpack (choice->value[i]);
+  /* weft_job_derive() chooses the precision of a job in which it is not set */
+  if (chosen.train.precision != job->train.precision)
+    chosen.train_set[WEFT_TRAIN_precision] = TRUE;
   weft_job_derive (&chosen);
   return chosen;
 }

@@ -232,6 +232,33 @@ a_knob_that_was_given_stays (void **state)
   }
 }
 
+/* A list limits an axis to its values, and others stay open; precision is searched only if it is
+ * limited. A wrong value and a setting that is no axis are refused. */
+static void
+a_list_limits_an_axis (void **state)
+{
+  struct weft_job job = job_of (small);
+  struct weft_space_ranges ranges = { 0 };
+  g_autoptr (GError) error = NULL;
+  uint32_t n_fp8 = 0;
+
+  (void) state;
+  assert_true (weft_space_limit (&ranges, "tensor_model_parallel_size", "2, 4", NULL));
+  assert_true (weft_space_limit (&ranges, "precision", "bf16,fp8", NULL));
+  g_autoptr (GArray) space = weft_space_enumerate_within (&job, &ranges);
+  for (guint i = 0; i < space->len; i++) {
+    struct weft_job one = weft_space_job (&job, &g_array_index (space, struct weft_choice, i));
+    int64_t tensor = one.strategy.tensor_model_parallel_size;
+    assert_true (tensor == 2 || tensor == 4);
+    n_fp8 += one.train.precision == WEFT_FP8;
+  }
+  assert_int_equal (2 * n_fp8, space->len);
+  assert_false (weft_space_limit (&ranges, "tensor_model_parallel_size", "2,x", &error));
+  assert_non_null (strstr (error->message, "found \"x\""));
+  g_clear_error (&error);
+  assert_false (weft_space_limit (&ranges, "hidden_dropout", "0,0.1", &error));
+}
+
 /* Whether a strategy of the search space has these `n` values; `wanted`: pairs of axis and
  * value. */
 static gboolean
@@ -881,6 +908,7 @@ static const struct CMUnitTest tests[] = {
   cmocka_unit_test (short_steps_tell_time_and_memory_of_long_ones),
   cmocka_unit_test (the_order_is_by_simulated_time_and_counts_add_up),
   cmocka_unit_test (a_knob_that_was_given_stays),
+  cmocka_unit_test (a_list_limits_an_axis),
   cmocka_unit_test (the_space_has_what_was_published),
   cmocka_unit_test (overlap_of_a_pipeline_is_aligned),
   cmocka_unit_test (layers_that_no_pipeline_divides_are_spread_over_all_stages),
