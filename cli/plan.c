@@ -731,7 +731,8 @@ plan (const weft_cli_input *input, const struct wishes *wishes)
                                          .ranges = &ranges };
   int64_t finalists = 0;
 
-  if (!settings || !check_wishes (input, wishes, &finalists, &error) || !assemble (settings, &job, &error))
+  if (!settings || !check_wishes (input, wishes, &finalists, &error) ||
+      !assemble (settings, &job, &error))
     return weft_cli_fail (error);
   weft_cli_warn (&job);
   options.finalists = finalists;
@@ -778,7 +779,8 @@ weft_cli_plan (int argc, char **argv)
     .doc =
         "Searches all strategies that the job leaves open: tensor, context, expert and pipeline "
         "parallel sizes, chunks of stages, micro batch size, schedule, recompute, "
-        "sharding and overlap.  A knob that is given stays fixed; a list (4,8) limits the search to "
+        "sharding and overlap.  A knob that is given stays fixed; a list (4,8) limits the search "
+        "to "
         "these values; any searches a knob that JOB fixes.  Memory is exact; closed "
         "formulas rank the strategies that fit; SimGrid simulates the best.  Every strategy leaves "
         "5 % of the GPU memory free (--memory-headroom).  ! marks strategies that may not fit, ~ "

@@ -82,8 +82,8 @@ weft_bound_flops (const struct weft_job *job)
 struct chunk {
   const struct weft_segments *recomputed, *other;
   uint32_t n_offloaded; /* the activations of the first layers of the model may be on the host */
-  uint32_t first, end; /* the chunk has the segments [first, end) of the model's layers */
-  uint32_t most;       /* number of layers of the chunk that are recomputed */
+  uint32_t first, end;  /* the chunk has the segments [first, end) of the model's layers */
+  uint32_t most;        /* number of layers of the chunk that are recomputed */
 };
 
 /* For one microbatch of one chunk: the seconds of each pass, and bytes of activations. */
@@ -170,8 +170,12 @@ chunk_of (const struct asked *a, uint32_t rank, uint32_t index)
 {
   gboolean block = a->recomputed != a->other;
   const union weft_strategy *k = &a->job->strategy;
-  struct chunk c = { a->recomputed, a->other,
-                     k->cpu_offloading ? (uint32_t) k->cpu_offloading_num_layers : 0, 1, 0, 0 };
+  struct chunk c = { a->recomputed,
+                     a->other,
+                     k->cpu_offloading ? (uint32_t) k->cpu_offloading_num_layers : 0,
+                     1,
+                     0,
+                     0 };
   uint32_t stage = stage_of (a, rank, index);
 
   for (uint32_t i = 0; i < stage; i++)
@@ -207,8 +211,7 @@ in_flight (const struct asked *a, uint32_t rank, uint32_t chunk)
 static int64_t
 groups_of (const struct weft_job *job, int family, int state)
 {
-  if (state == WEFT_STATE_OPTIMIZER &&
-      job->strategy.outer_dp_sharding_strategy != WEFT_NO_SHARD)
+  if (state == WEFT_STATE_OPTIMIZER && job->strategy.outer_dp_sharding_strategy != WEFT_NO_SHARD)
     return 1;
   return family == WEFT_FAMILY_DENSE ? weft_job_instances (job) : weft_job_expert_instances (job);
 }
@@ -362,10 +365,9 @@ ask (weft_segment_cache *cache, const struct weft_job *job, struct asked *a)
 {
   const struct weft_grid_spec spec = weft_job_grid_spec (job);
 
-  *a = (struct asked){ .job = job,
-                       .n_ranks = spec.n_ranks,
-                       .n_chunks = weft_job_chunks (job),
-                       .m = spec.n_micro };
+  *a = (struct asked){
+    .job = job, .n_ranks = spec.n_ranks, .n_chunks = weft_job_chunks (job), .m = spec.n_micro
+  };
   if (!passes_are_alike (job))
     return FALSE;
   a->n_stages = a->n_ranks * a->n_chunks;
@@ -438,11 +440,11 @@ cell_times (const struct asked *a)
     for (uint32_t i = 0; i < a->n_chunks; i++) {
       struct chunk c = chunk_of (a, r, i);
       struct pass pass = measure_chunk (&c);
-      times[r * a->n_chunks + i] =
-          (struct weft_cell_times){ .forward = pass.way[WEFT_SEGMENT_FORWARD],
-                                    .input = fmax (0, pass.way[WEFT_SEGMENT_BACKWARD] -
-                                                          early_of (a, &c)),
-                                    .weight = pass.way[WEFT_SEGMENT_WEIGHT] };
+      times[r * a->n_chunks + i] = (struct weft_cell_times){
+        .forward = pass.way[WEFT_SEGMENT_FORWARD],
+        .input = fmax (0, pass.way[WEFT_SEGMENT_BACKWARD] - early_of (a, &c)),
+        .weight = pass.way[WEFT_SEGMENT_WEIGHT]
+      };
     }
   return times;
 }

@@ -29,12 +29,18 @@ static void
 reset (union weft_strategy *s, gboolean chunked)
 {
   static const enum weft_knob knobs[] = {
-    WEFT_KNOB_microbatch_group_size_per_vp_stage, WEFT_KNOB_overlap_p2p_comm,
-    WEFT_KNOB_overlap_p2p_comm_warmup_flush,      WEFT_KNOB_recompute_granularity,
-    WEFT_KNOB_recompute_method,                   WEFT_KNOB_recompute_num_layers,
-    WEFT_KNOB_recompute_modules,                  WEFT_KNOB_tp_comm_overlap,
-    WEFT_KNOB_align_param_gather,                 WEFT_KNOB_param_sync_func,
-    WEFT_KNOB_cpu_offloading,                     WEFT_KNOB_cpu_offloading_num_layers,
+    WEFT_KNOB_microbatch_group_size_per_vp_stage,
+    WEFT_KNOB_overlap_p2p_comm,
+    WEFT_KNOB_overlap_p2p_comm_warmup_flush,
+    WEFT_KNOB_recompute_granularity,
+    WEFT_KNOB_recompute_method,
+    WEFT_KNOB_recompute_num_layers,
+    WEFT_KNOB_recompute_modules,
+    WEFT_KNOB_tp_comm_overlap,
+    WEFT_KNOB_align_param_gather,
+    WEFT_KNOB_param_sync_func,
+    WEFT_KNOB_cpu_offloading,
+    WEFT_KNOB_cpu_offloading_num_layers,
   };
 
   for (unsigned i = 0; i < G_N_ELEMENTS (knobs); i++)
@@ -71,8 +77,8 @@ is_kernel (const weft_program *p, uint32_t op)
          weft_op_info[row->kind].in_bound && !(row->flags & WEFT_OP_FUSED);
 }
 
-/* The least seconds that an op takes. The ops of a group run at the same time, and so add nothing to
- * the first; fused ops are part of the kernel before them. */
+/* The least seconds that an op takes. The ops of a group run at the same time, and so add nothing
+ * to the first; fused ops are part of the kernel before them. */
 static double
 least (const weft_program *p, const double *seconds, uint32_t op)
 {

@@ -54,8 +54,8 @@ count_rank (const weft_grid *grid, uint32_t rank, struct weft_flight *most)
 struct weft_flights *
 weft_flights_new (const struct weft_grid_spec *spec)
 {
-  g_autoptr (weft_grid) grid = weft_spec_cells (spec) <= WEFT_MOST_CELLS ? weft_grid_new (spec, NULL)
-                                                                         : NULL;
+  g_autoptr (weft_grid) grid =
+      weft_spec_cells (spec) <= WEFT_MOST_CELLS ? weft_grid_new (spec, NULL) : NULL;
 
   if (!grid)
     return NULL;

@@ -22,8 +22,8 @@ struct weft_flights {
   struct weft_flight *at;
 };
 
-/* Counts the microbatches of a schedule. NULL: the schedule does not exist for these numbers, or has
- * too many cells to be replayed. */
+/* Counts the microbatches of a schedule. NULL: the schedule does not exist for these numbers, or
+ * has too many cells to be replayed. */
 struct weft_flights *weft_flights_new (const struct weft_grid_spec *spec);
 void weft_flights_free (struct weft_flights *flights);
 

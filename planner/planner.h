@@ -5,11 +5,12 @@
  *
  *   bound     Computes a lower bound of the step time: from FLOPs, then from the sum over layers,
  *             then from a replay of the schedule, then with the work before and after the passes,
- *             then from the lanes of communication (bound.h), then by the executor `clock` on a program without buffer addresses. A lower bound
- *             of bytes rules out most candidates that do not fit.
- *   clock     Computes time with closed formulas, on the exact program and memory plan. The clock
- *             time never exceeds the simulated time, because `clock` has no contention.
- *   SimGrid   Simulates the `finalists` candidates with the lowest clock times, on proved plans.
+ *             then from the lanes of communication (bound.h), then by the executor `clock` on a
+ *             program without buffer addresses. A lower bound of bytes rules out most candidates
+ *   that do not fit. clock     Computes time with closed formulas, on the exact program and memory
+ *             plan. The clock time never exceeds the simulated time, because `clock` has no
+ *   contention. SimGrid   Simulates the `finalists` candidates with the lowest clock times, on
+ *   proved plans.
  *
  * A clock time below the bounds of all other candidates is the minimum, so the finalists are the
  * same as if all candidates had a clock time. The remaining candidates cannot win: their bounds
@@ -53,7 +54,7 @@ struct weft_candidate {
   double flops, bound, clock;
   /* which bound `bound` is */
   enum { WEFT_FLOPS, WEFT_PASSES, WEFT_SCHEDULE, WEFT_ENDS, WEFT_LANES, WEFT_PROGRAM } known;
-  double seconds;      /* simulated step time, seconds */
+  double seconds; /* simulated step time, seconds */
   /* TRUE: no candidate fits in memory, and the `bytes` of this candidate were measured on its
    * plan */
   gboolean weighed;
@@ -100,7 +101,7 @@ struct weft_search_progress {
   const char *phase;
   /* number of work units done in this phase and their total; `of` is 0 if the total is not known */
   uint32_t done, of;
-  uint32_t steps;       /* number of bounds, clock times and simulations computed so far */
+  uint32_t steps; /* number of bounds, clock times and simulations computed so far */
   /* best simulated step time; before the first simulation, the best clock time; INFINITY: none
    * yet */
   double best;
@@ -112,11 +113,11 @@ struct weft_search_progress {
 
 struct weft_search_options {
   const struct weft_space_ranges *ranges; /* values to which axes are limited; NULL: no limits */
-  uint32_t finalists; /* number of candidates to simulate; 0 means 10 */
+  uint32_t finalists;                     /* number of candidates to simulate; 0 means 10 */
   /* predict steps that are captured and launched as one CUDA graph; a candidate whose step cannot
    * be captured breaks a rule */
   gboolean graph;
-  gboolean near_miss;  /* also set `miss`, `closest` and `enough_gpus` in the result */
+  gboolean near_miss; /* also set `miss`, `closest` and `enough_gpus` in the result */
   /* compute all clock times before other bounds; the result is the same, but takes far more time.
    * For tests */
   gboolean exhaustive;

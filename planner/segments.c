@@ -86,8 +86,8 @@ weft_segment_cache_new (void)
 
   cache->placements = weft_placements_new ();
   cache->known = g_hash_table_new_full (hash, equal, g_free, (GDestroyNotify) weft_segments_free);
-  cache->flights = g_hash_table_new_full (hash_spec, equal_specs, g_free,
-                                          (GDestroyNotify) weft_flights_free);
+  cache->flights =
+      g_hash_table_new_full (hash_spec, equal_specs, g_free, (GDestroyNotify) weft_flights_free);
   cache->ends = g_hash_table_new_full (hash_strategy, equal_strategies, g_free,
                                        (GDestroyNotify) weft_ends_free);
   return cache;
@@ -159,8 +159,8 @@ segment_of (const struct weft_segments *known, uint16_t layer, gboolean layers_s
   return layers_seen ? known->n - 1 : 0;
 }
 
-/* Whether an op belongs to a pass. Weight gradients outside a cell of their own (delay_wgrad_compute)
- * belong to no pass. */
+/* Whether an op belongs to a pass. Weight gradients outside a cell of their own
+ * (delay_wgrad_compute) belong to no pass. */
 static gboolean
 is_of (const struct weft_op *row, int pass)
 {
@@ -320,8 +320,7 @@ measure_kept (const weft_program *p, struct weft_segments *known)
     const struct weft_buf *b = &p->buf[i];
     if (b->first == WEFT_NO_OP || p->op[b->first].layer == WEFT_NO_LAYER)
       continue;
-    struct weft_segment_cost *at =
-        &known->segment[segment_of (known, p->op[b->first].layer, TRUE)];
+    struct weft_segment_cost *at = &known->segment[segment_of (known, p->op[b->first].layer, TRUE)];
     gboolean own = p->op[b->last].layer == p->op[b->first].layer;
     double bytes = (double) b->bytes;
     if (is_kept (p, b, WEFT_SEGMENT_FORWARD, WEFT_SEGMENT_BACKWARD))

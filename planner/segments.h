@@ -12,8 +12,9 @@
  * priced without contention.
  *
  * If the schedule splits the backward pass, its input gradients and its weight gradients are two
- * passes, because cells of the schedule run them apart (WEFT_SEGMENT_BACKWARD, WEFT_SEGMENT_WEIGHT).
- * Otherwise the weight gradients belong to WEFT_SEGMENT_BACKWARD, and the third pass is empty.
+ * passes, because cells of the schedule run them apart (WEFT_SEGMENT_BACKWARD,
+ * WEFT_SEGMENT_WEIGHT). Otherwise the weight gradients belong to WEFT_SEGMENT_BACKWARD, and the
+ * third pass is empty.
  *
  * Layers of one kind with neighbours of the same kinds have equal segments. Segments are therefore
  * measured on a model with few layers, which has all kinds of the model's layers: 3 of the 126 of
@@ -50,14 +51,14 @@ struct weft_segment_cost {
   /* seconds from the begin of the last kernel (from its end if it is a matrix product) to the end
    * of the interval `way` */
   double last[WEFT_N_SEGMENT_PASS];
-  /* seconds from the first kernel of the backward pass to the first that is not recompute: recompute
-   * at the begin of a cell needs no gradient of the next stage */
+  /* seconds from the first kernel of the backward pass to the first that is not recompute:
+   * recompute at the begin of a cell needs no gradient of the next stage */
   double early;
   /* bytes of activations kept for the backward pass of this segment; bytes kept for the backward
    * pass of the next segment */
   double own[WEFT_N_LIFE], handed[WEFT_N_LIFE];
-  /* bytes that the input gradients of this segment leave for its own weight gradients, and for those
-   * of the previous segment */
+  /* bytes that the input gradients of this segment leave for its own weight gradients, and for
+   * those of the previous segment */
   double late, late_handed;
   /* bytes of state before data-parallel sharding; 0 under PyTorch */
   double state[WEFT_N_FAMILY][WEFT_N_STATE];
@@ -88,14 +89,14 @@ weft_placements *weft_segment_cache_placements (weft_segment_cache *cache);
  * The caller frees the plan. */
 weft_plan *weft_segment_cache_plan (weft_segment_cache *cache, const struct weft_job *job);
 
-/* The cells of a schedule, and the microbatches in flight; NULL as from weft_flights_new(). The cache
- * owns the result. */
-const struct weft_flights *weft_segment_cache_flights (weft_segment_cache *cache,
-                                                       const struct weft_grid_spec *spec);
+/* The cells of a schedule, and the microbatches in flight; NULL as from weft_flights_new(). The
+ * cache owns the result. */
+const struct weft_flights *
+weft_segment_cache_flights (weft_segment_cache *cache, const struct weft_grid_spec *spec);
 
 /* The ends of a job's step; NULL: they could not be measured. The cache owns the result. */
-const struct weft_ends *weft_segment_cache_ends (weft_segment_cache *cache,
-                                                 const struct weft_job *job);
+const struct weft_ends *
+weft_segment_cache_ends (weft_segment_cache *cache, const struct weft_job *job);
 
 /* The number of plans that were built to measure segments and ends, and by
  * weft_segment_cache_plan(). */
@@ -103,5 +104,5 @@ uint32_t weft_segment_cache_plans (const weft_segment_cache *cache);
 
 /* The segments (times and bytes of each layer) of a job that satisfies the rules and recomputes all
  * layers or none. The first call for a key measures the segments. The cache owns the result. */
-const struct weft_segments *weft_segment_cache_get (weft_segment_cache *cache,
-                                                    const struct weft_job *job);
+const struct weft_segments *
+weft_segment_cache_get (weft_segment_cache *cache, const struct weft_job *job);

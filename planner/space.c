@@ -585,8 +585,10 @@ weft_space_limit (struct weft_space_ranges *ranges, const char *key, const char 
   unsigned axis = axis_named (key);
 
   if (axis == WEFT_N_AXIS)
-    return weft_bad_input (error, "%s: found a list of values, wanted one value: weft plan does "
-                           "not search this setting", key);
+    return weft_bad_input (error,
+                           "%s: found a list of values, wanted one value: weft plan does "
+                           "not search this setting",
+                           key);
   struct weft_space_range *range = &ranges->of[axis];
   g_auto (GStrv) word = g_strsplit (text, ",", -1);
   *range = (struct weft_space_range){ 0 };

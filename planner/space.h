@@ -38,8 +38,8 @@ gboolean weft_space_lists (const char *key);
 /* Lists all choices around a job, as an array of struct weft_choice that the caller frees. Settings
  * that are marked in the job's knob_set and train_set keep their values. Axes that are limited take
  * exactly these values; `ranges` may be NULL. Rules are not checked. */
-GArray *weft_space_enumerate_within (const struct weft_job *job,
-                                     const struct weft_space_ranges *ranges);
+GArray *
+weft_space_enumerate_within (const struct weft_job *job, const struct weft_space_ranges *ranges);
 
 /* The same without limits. */
 GArray *weft_space_enumerate (const struct weft_job *job);

@@ -19,8 +19,8 @@ struct shared {
 struct running {
   const struct weft_workers *tasks;
   struct shared *shared;
-  char *results;   /* results of the tasks, in the shared memory */
-  size_t bytes;    /* size of the shared memory */
+  char *results; /* results of the tasks, in the shared memory */
+  size_t bytes;  /* size of the shared memory */
   uint32_t n;
   pid_t *pid;
   int finished[2]; /* a pipe into which a worker writes one byte for each finished task */
@@ -46,8 +46,8 @@ work (struct running *w)
   }
 }
 
-/* Lets the allocator keep freed memory, up to this many bytes at the end of the heap: tasks allocate
- * and free large arrays, and new pages cost more than the arrays. */
+/* Lets the allocator keep freed memory, up to this many bytes at the end of the heap: tasks
+ * allocate and free large arrays, and new pages cost more than the arrays. */
 #define KEPT_BYTES (1 << 30)
 
 static void

@@ -198,8 +198,8 @@ replay_clear (struct replay *r)
   g_free (r->next);
 }
 
-/* Runs all cells, and sets end[] to the end of the last cell of each rank, unless it is NULL. Returns
- * the makespan. */
+/* Runs all cells, and sets end[] to the end of the last cell of each rank, unless it is NULL.
+ * Returns the makespan. */
 static double
 makespan (struct replay *r, const weft_grid *grid, double *end)
 {
