@@ -7,10 +7,10 @@
  *             then from a replay of the schedule, then with the work before and after the passes,
  *             then from the lanes of communication (bound.h), then by the executor `clock` on a
  *             program without buffer addresses. A lower bound of bytes rules out most candidates
- *   that do not fit. clock     Computes time with closed formulas, on the exact program and memory
- *             plan. The clock time never exceeds the simulated time, because `clock` has no
- *   contention. SimGrid   Simulates the `finalists` candidates with the lowest clock times, on
- *   proved plans.
+ *             that do not fit.
+ *   clock     Computes time with closed formulas, on the exact program and memory plan. The clock
+ *             time never exceeds the simulated time, because `clock` has no contention.
+ *   SimGrid   Simulates the `finalists` candidates with the lowest clock times, on proved plans.
  *
  * A clock time below the bounds of all other candidates is the minimum, so the finalists are the
  * same as if all candidates had a clock time. The remaining candidates cannot win: their bounds
