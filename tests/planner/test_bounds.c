@@ -58,8 +58,8 @@ some_bounds_hold (const struct weft_job *job, GRand *rand, uint32_t n)
 
   for (uint32_t done = 0; done < n;) {
     guint at = (guint) g_rand_int_range (rand, 0, (gint) space->len);
-    struct weft_trial trial = { .job = weft_space_job (job, &g_array_index (space, struct weft_choice,
-                                                                            at)),
+    struct weft_trial trial = { .job = weft_space_job (
+                                    job, &g_array_index (space, struct weft_choice, at)),
                                 .depth = WEFT_TRIAL_CLOCK };
     if (!weft_job_check (&trial.job, NULL))
       continue;
@@ -123,7 +123,8 @@ bounds_change_no_answer (void **state)
                                          { "context-parallel-size", "2" },
                                          { "recompute-granularity", "selective" },
                                          { "delay-wgrad-compute", "true" },
-                                         { "precision", "fp8" }, { "stack", "megatron-core" },
+                                         { "precision", "fp8" },
+                                         { "stack", "megatron-core" },
                                          { "grad-reduce-in-fp32", "true" },
                                          { "optimizer-cpu-offload", "true" },
                                          { "pipeline-schedule", "zb-h1" } };
