@@ -319,8 +319,8 @@ weft_cli_sweep (int argc, char **argv)
     .doc = "Predicts a job with every combination of the values of its settings: knobs, fields of "
            "model, cluster, training and stack. Each processor predicts one combination at a time. "
            "A combination that a rule refuses has the rule in its row; if all are refused, the "
-           "status is 4. With --csv a run that was ended, also by ctrl-C, resumes; a file of another "
-           "job is refused.",
+           "status is 4. With --csv a run that was ended, also by ctrl-C, resumes; a file of "
+           "another job is refused.",
     .examples = examples,
     .flags = flags,
     .n_flags = G_N_ELEMENTS (flags),
