@@ -1,5 +1,6 @@
 #include "planner/planner.h"
 #include "core/base/error.h"
+#include "core/job/collectives.h"
 #include "planner/bound.h"
 #include "planner/trials.h"
 #include "planner/workers.h"
@@ -782,6 +783,11 @@ weft_search *
 weft_search_run (const struct weft_job *job, const struct weft_search_options *options,
                  GError **error)
 {
+  if (weft_job_has_algorithms (job)) {
+    weft_bad_input (error, "collective_algorithm_files: found files, wanted none in a search: they "
+                           "are for groups of one size, and its bounds are those of the library");
+    return NULL;
+  }
   gint64 start = g_get_monotonic_time ();
   struct searcher s = searcher_of (job, options);
   double gap = 0;

@@ -35,7 +35,7 @@ struct run {
 };
 
 /* A text whose loops run longer is refused. */
-enum { MOST_LINES = 1 << 24 };
+enum { MOST_LINES = 1 << 22 };
 
 /* The variables that every text has. */
 enum { VARIABLE_N, VARIABLE_CHUNKS, VARIABLE_R, N_GIVEN };

@@ -119,7 +119,7 @@ moves_compute_the_sums (void **state)
     for (unsigned i = 0; i < G_N_ELEMENTS (lines); i++) {
       g_autoptr (weft_algo) c = made (lines[i], n, NULL);
       assert_non_null (c);
-      assert_int_equal (c->n_slots, i == 0 || n == 2 ? 1 + (n == 2 && i) : 2 * (n - 1));
+      assert_int_equal (c->n_slots, i == 0 ? 1 : 2 * (n - 1));
       check_sums (c);
     }
   }
@@ -198,7 +198,6 @@ seconds (const char *words)
   g_autoptr (weft_plan) plan = weft_test_plan ("%s", words);
   g_autoptr (weft_timeline) t = made_run_with (&weft_exec_sim, plan, "");
 
-  assert_false (t->contended);
   return t->seconds;
 }
 
@@ -231,7 +230,8 @@ a_collective_as_data_costs_what_the_formula_says (void **state)
     struct weft_group group = { 0, { 8, 1 }, { 1, 0 } };
     struct weft_coll_shape shape;
     weft_coll_shape_init (&shape, &f, &group);
-    g_autoptr (weft_algo) a = loaded (ring, 8), b = loaded (halving, 8), c = made (doubling, 8, NULL);
+    g_autoptr (weft_algo) a = loaded (ring, 8), b = loaded (halving, 8);
+    g_autoptr (weft_algo) c = made (doubling, 8, NULL);
     double rate = i ? MADE_PORT : MADE_NIC, latency = 10e-6;
     for (double bytes = 8; bytes < 1e10; bytes *= 50) {
       double moved = bytes > WEFT_COLL_SCALAR_BYTES ? bytes : 0;
@@ -255,7 +255,7 @@ a_file_that_no_collective_uses_is_refused (void **state)
   static const struct {
     const char *words, *wanted;
   } bad[] = {
-    { JOB "use_distributed_optimizer=true collective_algorithm_files=dp:", "found no all_reduce" },
+    { JOB "collective_algorithm_files=stage:", "found no all_reduce in group stage" },
     { JOB "collective_algorithm_files=tp:", "group tp has 1 rank" },
     { JOB "collective_algorithm_files=pd:", "unknown group \"pd\"" },
   };
