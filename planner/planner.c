@@ -779,20 +779,24 @@ search_all (struct searcher *s, double *gap, GError **error)
   return ok;
 }
 
+/* Refuses collectives that are data: their proof holds for one size of a group, and the bounds of
+ * the search are those of the library's algorithms. */
+static gboolean
+check_collectives (const struct weft_job *job, GError **error)
+{
+  return !weft_job_has_algorithms (job) ||
+         weft_bad_input (error, "collective_algorithm_files: found files, wanted none in a search");
+}
+
 weft_search *
 weft_search_run (const struct weft_job *job, const struct weft_search_options *options,
                  GError **error)
 {
-  if (weft_job_has_algorithms (job)) {
-    weft_bad_input (error, "collective_algorithm_files: found files, wanted none in a search: they "
-                           "are for groups of one size, and its bounds are those of the library");
-    return NULL;
-  }
   gint64 start = g_get_monotonic_time ();
   struct searcher s = searcher_of (job, options);
   double gap = 0;
   uint32_t enough = 0;
-  gboolean ok = search_all (&s, &gap, error);
+  gboolean ok = check_collectives (job, error) && search_all (&s, &gap, error);
   if (ok && options->near_miss && !isfinite (s.best_simulated) && !s.refused)
     ok = find_closest (&s, error) && find_enough (&s, &enough, error);
   weft_search *search = collect (&s);
