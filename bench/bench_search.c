@@ -37,7 +37,8 @@ processor_seconds (void)
   return (double) clock () / CLOCKS_PER_SEC;
 }
 
-/* A job from words, whose rules need not hold, because the search sets further knobs. */
+/* Makes a job from words. Does not check the rules of the job, because the search sets further
+ * knobs. */
 static gboolean
 assemble (const char *words, struct weft_job *job)
 {

@@ -9,8 +9,8 @@
 struct weft_waiting {
   enum weft_lane lane;
   uint32_t ranks;         /* number of ranks that wait */
-  uint32_t behind;        /* rank for which they wait; of several ranks of a stage, the first */
-  uint32_t behind_ranks;  /* number of ranks for which they wait */
+  uint32_t behind;        /* rank that is waited for; of several ranks of a stage, the first */
+  uint32_t behind_ranks;  /* number of ranks that are waited for */
   double seconds;         /* longest additional wait of one rank in a step */
 };
 

@@ -26,7 +26,7 @@ struct writer {
   FILE *out;
   uint64_t bytes;
   GHashTable *group; /* numbers of groups, from 1, by group_key() */
-  GArray *channel;   /* struct channel of sends; then of receives */
+  GArray *channel;   /* array of struct channel, for sends and for receives */
   GByteArray *packed;
 };
 
@@ -249,7 +249,8 @@ make_p2p (struct writer *w, struct node *node, uint32_t op)
   add_int64 (node, "comm_size", weft_op_bytes (w->program, op));
 }
 
-/* One half of a shift: to the member `peer` places after this one, or from the one before. */
+/* Makes one half of a shift: the send to the member that is `peer` places after this one in the
+ * group, or the receive from the member that is `peer` places before it. */
 static void
 make_shift (struct writer *w, struct node *node, uint32_t op, gboolean receives)
 {

@@ -305,7 +305,7 @@ list_parts (const char *folder)
   g_autofree char *out = NULL;
   g_autofree char *python = g_build_filename (folder, "python3", NULL);
 
-  assert_int_equal (g_unlink (python), 0); /* run.sh needs the real one */
+  assert_int_equal (g_unlink (python), 0); /* removes the double: run.sh needs the real python3 */
   assert_true (g_spawn_command_line_sync (command, &out, NULL, NULL, NULL));
   make_pack (folder);
   return g_strsplit (g_strstrip (out), "\n", -1);

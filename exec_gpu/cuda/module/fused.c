@@ -245,9 +245,9 @@ static const struct {
                               ": set WEFT_WARPGROUPS=0 in the environment") },
 };
 
-/* Measures the ways that `there` names. Saves the best one so far before the next: if that does not
- * end, the next run of the program finds a choice and works. NULL, or why this process cannot
- * continue. */
+/* Measures each way for which `there` is TRUE, and saves the fastest way after each measurement. So
+ * if a later kernel never ends, the next run of the program has a choice that works. Returns NULL,
+ * or why this process cannot continue. */
 static const char *
 measure (struct weft_fused *f, int device, const attempt *a, const gboolean there[N_WAYS],
          const char *machine)
