@@ -232,7 +232,7 @@ has_producer (const attempt *a)
 
 static const struct {
   const char *(*run) (const void *user);
-  const char *hung, *hung_first; /* with, and without, another way that was measured before */
+  const char *hung, *hung_first; /* messages; hung_first: if no other way was measured before */
 } ways[N_WAYS] = {
   [LIBRARY] = { run_library, NULL,
                 DID_NOT_END ("attention of cuDNN", ": use attention_backend = flash") },
@@ -286,7 +286,7 @@ weft_fused_try (struct weft_fused *f, int device, const struct weft_kernel *k,
     return NULL;
   const char *error = measure (f, device, &a, there, machine);
   if (error)
-    g_printerr ("weft: %s\n", error); /* at once: closing may wait for the kernel that hangs */
+    g_printerr ("weft: %s\n", error); /* now: closing may wait for the kernel that hangs */
   return error;
 }
 
