@@ -53,10 +53,11 @@ constexpr const char *settings[] = {
   DATE_PRECISION ":1e-12", WORK_PRECISION ":1e-9",
 };
 
-/* A zone without a routing table: the route is that of the flow being started, with latency 0. The
- * bridge waits for the latency itself, because CM02 shares links in inverse proportion to the
- * latency of routes, and because SimGrid 3.32, when the latencies of several flows through one link
- * end at one date, updates the other links of the first flow only. */
+/* A zone without a routing table. It gives SimGrid the route of the flow that is being started,
+ * with latency 0. The bridge waits for the latency itself, for two reasons. CM02 shares links in
+ * inverse proportion to the latency of routes. And if the latencies of several flows through one
+ * link end at the same date, SimGrid 3.32 updates only the other links of the first of these
+ * flows. */
 struct zone final : kernel::routing::NetZoneImpl {
   std::vector<link_impl *> route;
 

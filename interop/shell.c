@@ -313,7 +313,8 @@ add_double (struct shell *s, struct word *word, GArray *words, GError **error)
 
 /* ------------------------------------------------------------------------ one command */
 
-/* The length of a backslash with the end of its line, after which the line goes on; else 0. */
+/* The length of a line continuation (a backslash and a line end) at this place; 0: there is
+ * none. */
 static unsigned
 continued (const char *at)
 {

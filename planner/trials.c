@@ -169,7 +169,7 @@ enum { MOST_LABEL = 512, MOST_CAUSES = 64 };
  * for each role the struct, the name of the op at the peak, and the causes of stalls. */
 struct result {
   gboolean refused, failed;
-  int code; /* of the error */
+  int code; /* code of the error */
   char message[2048];
   double seconds, bytes, least;
   uint32_t plans[WEFT_PLAN_PROVED + 1];
