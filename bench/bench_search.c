@@ -13,7 +13,7 @@
  *   flops      lower bound from FLOPs
  *   passes     lower bounds of time and memory from layers; includes the measurement of the layers
  *   schedule   lower bound from a replay of the schedule
- *   ends       the same with the work before the first and after the last pass
+ *   ends       like schedule, with the work before the first and after the last pass
  *   program    clock time of programs without buffer addresses
  *   clock      clock time and memory
  *   simulated  clock time, memory and simulation of proved plans */

@@ -31,7 +31,7 @@ struct fit {
   GHashTable *series; /* series_of() a row: its place in `row` */
   GPtrArray *source; /* names, by struct row.source */
   struct weft_least_squares problem;
-  const char *stage; /* what the progress reports */
+  const char *stage; /* name of the current stage, for progress reports */
   const double *at;  /* logarithms of the constants; for row i they begin at at + i * stride */
   size_t stride;
   gboolean sloped;   /* whether the caller needs slopes (derivatives of the residuals) */

@@ -436,7 +436,8 @@ is_near (double answer, double value, double within)
   return fabs (answer - value) <= within * fabs (value) + 1e-12;
 }
 
-/* What a wrong answer has missed: the text of the mistake whose value it is, or the general one. */
+/* Sets *look to the hint for a wrong answer: the text of the mistake that leads to this value, or
+ * the general hint of the question. */
 static gboolean
 look_of (struct evaluator *e, const struct weft_lab_question *q, double answer, const char **look,
          GError **error)

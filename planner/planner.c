@@ -374,7 +374,7 @@ may_be_a_miss (const struct searcher *s, const struct weft_candidate *c)
  * depend on the machine, so that the numbers of candidates by fate do not either. */
 enum { MOST_AT_A_TIME = 4 };
 
-/* What is refined, and how far. */
+/* The candidates that are refined, and the limit of the refinement. */
 struct aim {
   GSequence *open;
   gboolean (*is_wanted) (const struct searcher *s, const struct weft_candidate *c);

@@ -96,7 +96,7 @@ typedef struct weft_search {
   GError *fault;
 } weft_search;
 
-/* What a search reports while it runs. */
+/* A progress report of a search. */
 struct weft_search_progress {
   const char *phase;
   /* number of work units done in this phase and their total; `of` is 0 if the total is not known */

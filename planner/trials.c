@@ -61,17 +61,17 @@ simulate_step (struct run *x, const weft_plan *plan)
   return report;
 }
 
-/* Whether one plan serves for the clock time and for the simulation of a step. For software without
- * an arena, only a plan that may be executed gives buffers addresses, and the clock time is that
- * without addresses. */
+/* Whether the clock time and the simulation of a step use one plan. They do not for software
+ * without an arena, where the clock time is computed without buffer addresses, and the simulation
+ * needs a plan with addresses. */
 static gboolean
 shares_plans (const struct run *x)
 {
   return x->trial->depth == WEFT_TRIAL_SIMULATED && !x->trial->job.stack.live_memory;
 }
 
-/* Whether a simulation is wanted, as far as the memory of short step i tells: a long step needs at
- * least as many bytes as a short one. */
+/* Whether a simulation is wanted by the memory of short step i. If this step does not fit, the long
+ * step does not fit either, because it needs at least as many bytes. */
 static gboolean
 may_fit (const struct run *x, uint32_t i)
 {

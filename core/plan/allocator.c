@@ -128,8 +128,8 @@ hold_used (struct replay *r)
     }
 }
 
-/* Keeps the fp8 codes of all converted weights and their transposed copies. The buffers of the
- * first microbatch, one for each chunk, tell their size. */
+/* Keeps the fp8 codes of all converted weights and their transposed copies. They are as large as the
+ * buffers of the first microbatch, one for each chunk. */
 static void
 keep_weights (struct replay *r)
 {

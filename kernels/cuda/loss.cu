@@ -140,7 +140,7 @@ join_threads (struct soft own, float *room)
   return all;
 }
 
-/* What the gradient of a row needs, besides its logits. */
+/* Values that the gradient of a row depends on, besides its logits. */
 struct row_loss {
   float lse, share;     /* log-sum-exp; gradient of the loss of this row */
   uint32_t at, element; /* vector that contains the target, and the target's place in it */

@@ -220,7 +220,7 @@ def page(found, rows, version):
 
 
 def check(made, version):
-    """Compares the page with what it should be; tells the first line that differs."""
+    """Compares the page with the page of the built module; prints the first line that differs."""
     old = (HERE / "RESOURCES.md").read_text()
     if version not in old:
         print(f"resources.py: the page is of another compiler than {version}", file=sys.stderr)

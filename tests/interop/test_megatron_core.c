@@ -58,7 +58,7 @@ fields_together_say_an_activation_and_a_precision (void **state)
   assert_means ("}, \"DistributedDataParallelConfig\": {\"use_custom_fsdp\": true, "
                 "\"use_distributed_optimizer\": true, \"data_parallel_sharding_strategy\": "
                 "\"optim_grads\"}",
-                "use_distributed_optimizer", "false"); /* the level says what is sharded */
+                "use_distributed_optimizer", "false"); /* the strategy shards instead */
   assert_means ("}, \"DistributedDataParallelConfig\": {\"bucket_size\": 1000000}", "bucket_size",
                 "1000000");
 }

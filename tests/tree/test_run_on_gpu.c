@@ -279,7 +279,7 @@ a_dry_run_gives_every_result (void **state)
       json_object_get_object_member (json_object_get_object_member (row, "weft"), "clocks");
   JsonObject *limits = json_object_get_object_member (clocks, "limited_by");
   assert_int_equal (json_object_get_int_member (limits, "power cap"), 1);
-  assert_true (files_in (*state, "results") <= 8); /* what a loan of a machine may bring back */
+  assert_true (files_in (*state, "results") <= 8); /* run.sh promises at most eight files */
   assert_documents_are_valid (*state);
 }
 
