@@ -588,7 +588,7 @@ struct wishes {
 
 /* The strategy that is written: a simulated candidate, and its export. */
 struct written {
-  uint32_t rank; /* from 0 */
+  uint32_t rank; /* place in the ranking, from 0 */
   struct weft_job job;
   weft_interop_result *result; /* NULL: a job file is written */
 };

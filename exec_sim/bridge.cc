@@ -116,7 +116,7 @@ struct bridge {
   uint32_t n_links = 0, n_paces = 0;
   std::string failure;
 
-  std::vector<timer> timers; /* a heap */
+  std::vector<timer> timers; /* heap, earliest timer on top */
   kernel::timer::Timer *armed = nullptr;
   double armed_date = 0;
 
@@ -157,7 +157,8 @@ arm (bridge &b)
   b.armed = kernel::timer::Timer::set (date, [] { fire (the_bridge ()); });
 }
 
-/* Only running out of memory could throw here, and that ends the program anyway. */
+/* Takes or creates a link of this capacity. Only lack of memory could throw an exception here, and
+ * that ends the program anyway. */
 sg::Link *
 take_pace (bridge &b, double capacity) noexcept
 {

@@ -51,7 +51,7 @@ struct weft_store_member {
 
 struct weft_store_exchange {
   char *key;
-  GBytes **value; /* by process */
+  GBytes **value; /* by process: its value */
   uint8_t *joined;
   uint32_t n_joined, n;
   gsize bytes;  /* number of bytes of the values of all processes */

@@ -378,7 +378,7 @@ enum { MOST_AT_A_TIME = 4 };
 struct aim {
   GSequence *open;
   gboolean (*is_wanted) (const struct searcher *s, const struct weft_candidate *c);
-  enum weft_trial_depth depth; /* of candidates that have all bounds */
+  enum weft_trial_depth depth; /* depth of the trial of candidates that have all bounds */
   double limit;                /* candidates from this bound on are not refined, seconds */
   uint32_t most;               /* number of candidates with a report that end a round */
 };

@@ -13,7 +13,7 @@ struct run {
   const struct weft_trials *how;
   struct weft_trial *trial;
   struct weft_shortened shortened;
-  double seconds[2], bytes[2], least[2]; /* of the short steps */
+  double seconds[2], bytes[2], least[2]; /* figures of the two short steps */
   weft_report *of[2];                    /* reports of the simulated short steps */
 };
 

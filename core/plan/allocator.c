@@ -16,7 +16,7 @@ struct replay {
   const weft_program *p;
   const union weft_stack *stack;
   double permanent[WEFT_N_BUF_KIND];
-  GArray *held; /* of struct held */
+  GArray *held; /* array of struct held */
 };
 
 static double
@@ -128,8 +128,8 @@ hold_used (struct replay *r)
     }
 }
 
-/* Keeps the fp8 codes of all converted weights and their transposed copies. They are as large as the
- * buffers of the first microbatch, one for each chunk. */
+/* Keeps the fp8 codes of all converted weights and their transposed copies. They are as large as
+ * the buffers of the first microbatch, one for each chunk. */
 static void
 keep_weights (struct replay *r)
 {

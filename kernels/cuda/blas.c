@@ -44,7 +44,7 @@ enum apart { APART_EPILOGUE = 1, APART_BIAS = 2 };
 
 struct weft_cuda_blas {
   cublasLtHandle_t handle;
-  GHashTable *choices; /* by shape */
+  GHashTable *choices; /* shape -> choice */
   GHashTable *loaded;  /* set of struct choice * whose kernels load_product() has loaded */
   int arch;            /* 10 * major + minor */
   uint64_t processors; /* multiprocessors of the GPU */

@@ -39,7 +39,7 @@ char *weft_trial_path (const char *kind, const char *machine);
 
 struct weft_trial_file {
   const char *path, *machine, *what; /* what: the word for a line of the file in error messages */
-  size_t bytes;                      /* of a value */
+  size_t bytes;                      /* size of a value */
   /* called with each value of the file; must copy the value */
   void (*take) (void *user, const void *bytes);
   void *user;
