@@ -1,89 +1,11 @@
 #include "core/job/job.h"
 #include "core/job/aliases.h"
+#include "core/job/sections.h"
 #include "core/job/stages.h"
-#include "core/job/unit_modules.h"
 #include "core/base/error.h"
 #include "core/base/sheet.h"
 #include "core/base/suggest.h"
 #include <string.h>
-
-static const struct weft_field train_fields[] = {
-#define FIELD_INT(id, def_, lo_, hi_, doc_)                                                        \
-  { .name = #id,                                                                                   \
-    .type = WEFT_TYPE_INT,                                                                         \
-    .def = def_,                                                                                   \
-    .lo = lo_,                                                                                     \
-    .hi = hi_,                                                                                     \
-    .unit = "",                                                                                    \
-    .source = "Weft",                                                                              \
-    .affects = "program memory",                                                                   \
-    .aliases = "",                                                                                 \
-    .doc = doc_ },
-#define FIELD_WORD(id, def_, words_, doc_)                                                         \
-  { .name = #id,                                                                                   \
-    .type = WEFT_TYPE_WORD,                                                                        \
-    .def = def_,                                                                                   \
-    .unit = "",                                                                                    \
-    .words = words_,                                                                               \
-    .source = "Weft",                                                                              \
-    .affects = "program memory cost",                                                              \
-    .aliases = "",                                                                                 \
-    .doc = doc_ },
-#define FIELD_BOOL(id, def_, doc_)                                                                 \
-  { .name = #id,                                                                                   \
-    .type = WEFT_TYPE_BOOL,                                                                        \
-    .def = def_,                                                                                   \
-    .unit = "",                                                                                    \
-    .source = "Weft",                                                                              \
-    .affects = "program",                                                                          \
-    .aliases = "",                                                                                 \
-    .doc = doc_ },
-#define FIELD_REAL(id, def_, lo_, hi_, unit_, doc_)                                                \
-  { .name = #id,                                                                                   \
-    .type = WEFT_TYPE_REAL,                                                                        \
-    .def = def_,                                                                                   \
-    .lo = lo_,                                                                                     \
-    .hi = hi_,                                                                                     \
-    .unit = unit_,                                                                                 \
-    .source = "Weft",                                                                              \
-    .affects = "program",                                                                          \
-    .aliases = "",                                                                                 \
-    .doc = doc_ },
-#include "core/train.def"
-};
-
-const struct weft_table weft_train_table = { "training field", train_fields, WEFT_N_TRAIN_FIELD };
-
-/* A section of a job: its table of fields, and the position of its values in struct weft_job. */
-struct section {
-  const char *name;
-  const struct weft_table *table;
-  size_t values;
-};
-
-static const struct section sections[] = {
-  { "model", &weft_model_table, offsetof (struct weft_job, model) },
-  { "cluster", &weft_cluster_table, offsetof (struct weft_job, cluster.f) },
-  { "train", &weft_train_table, offsetof (struct weft_job, train) },
-  { "stack", &weft_stack_table, offsetof (struct weft_job, stack) },
-  { "strategy", &weft_strategy_table, offsetof (struct weft_job, strategy) },
-};
-
-/* Keys that do not set one field. They load a section from a file, set the size of the cluster, or
- * give a number from which another number is computed. Flags with these names do the same. */
-static const struct part_key {
-  const char *section, *key, *flag;
-} part_keys[] = {
-  { "model", "config", "model" },  { "cluster", "topology", "topology" },
-  { "cluster", "nodes", "nodes" }, { "cluster", "gpus", "gpus" },
-  { "stack", "name", "stack" },    { "strategy", WEFT_LAYERS_PER_CHUNK, WEFT_LAYERS_PER_CHUNK },
-};
-
-static union weft_value *
-values_of (struct weft_job *job, const struct section *section)
-{
-  return (union weft_value *) (void *) ((char *) job + section->values);
-}
 
 static gboolean
 is_flag (const struct weft_setting *setting)
@@ -103,33 +25,15 @@ blame (const struct weft_setting *setting, GError **error)
   return FALSE;
 }
 
-static const struct section *
-find_section (const char *name)
-{
-  for (size_t i = 0; i < G_N_ELEMENTS (sections); i++)
-    if (weft_same_name (sections[i].name, name))
-      return &sections[i];
-  return NULL;
-}
-
-static const struct part_key *
-find_part_key (const char *section, const char *key)
-{
-  for (size_t i = 0; i < G_N_ELEMENTS (part_keys); i++)
-    if (weft_same_name (part_keys[i].section, section) && weft_same_name (part_keys[i].key, key))
-      return &part_keys[i];
-  return NULL;
-}
-
 /* The key, of all keys of a section, whose name is nearest to a mistyped one. */
 static const char *
-suggest_key (const struct section *section, const char *typed)
+suggest_key (const struct weft_section *section, const char *typed)
 {
   g_autoptr (GPtrArray) names = g_ptr_array_new ();
 
-  for (size_t i = 0; i < G_N_ELEMENTS (part_keys); i++)
-    if (strcmp (part_keys[i].section, section->name) == 0)
-      g_ptr_array_add (names, (char *) part_keys[i].key);
+  for (size_t i = 0; i < WEFT_N_PART_KEY; i++)
+    if (strcmp (weft_part_keys[i].section, section->name) == 0)
+      g_ptr_array_add (names, (char *) weft_part_keys[i].key);
   for (unsigned i = 0; i < section->table->n; i++)
     if (section->table->field[i].type != WEFT_TYPE_METHOD)
       g_ptr_array_add (names, (char *) section->table->field[i].name);
@@ -140,10 +44,10 @@ suggest_key (const struct section *section, const char *typed)
 static gboolean
 unknown_section (const char *name, GError **error)
 {
-  const char *names[G_N_ELEMENTS (sections) + 1] = { NULL };
+  const char *names[WEFT_N_SECTION + 1] = { NULL };
 
-  for (size_t i = 0; i < G_N_ELEMENTS (sections); i++)
-    names[i] = sections[i].name;
+  for (size_t i = 0; i < WEFT_N_SECTION; i++)
+    names[i] = weft_sections[i].name;
   const char *near = weft_suggest_strv (name, names);
   if (near)
     return weft_bad_input (error, "unknown section; did you mean [%s]?", near);
@@ -152,7 +56,7 @@ unknown_section (const char *name, GError **error)
 }
 
 static gboolean
-unknown_key (const struct section *section, const char *key, GError **error)
+unknown_key (const struct weft_section *section, const char *key, GError **error)
 {
   const struct weft_alias *alias = weft_alias_find (key);
   const char *home, *name, *near;
@@ -186,11 +90,11 @@ check_value (const struct weft_setting *setting, GError **error)
 static gboolean
 check_setting (const struct weft_setting *setting, GError **error)
 {
-  const struct section *section = find_section (setting->section);
+  const struct weft_section *section = weft_section_find (setting->section);
 
   if (!section)
     return unknown_section (setting->section, error);
-  if (!find_part_key (section->name, setting->key) &&
+  if (!weft_part_key_find (section->name, setting->key) &&
       weft_table_find (section->table, setting->key) < 0)
     return unknown_key (section, setting->key, error);
   return check_value (setting, error);
@@ -291,12 +195,12 @@ load_stack (const weft_settings *settings, struct weft_job *job, GError **error)
 static gboolean
 apply_setting (const struct weft_setting *setting, struct weft_job *job, GError **error)
 {
-  const struct section *section = find_section (setting->section);
+  const struct weft_section *section = weft_section_find (setting->section);
 
-  if (find_part_key (section->name, setting->key))
+  if (weft_part_key_find (section->name, setting->key))
     return TRUE;
   int row = weft_table_find (section->table, setting->key);
-  union weft_value *value = &values_of (job, section)[row];
+  union weft_value *value = &weft_section_values (job, section)[row];
   if (section->table == &weft_cluster_table && !weft_cluster_may_set (&job->cluster, row, error))
     return blame (setting, error);
   if (setting->default_only && !weft_field_is_default (&section->table->field[row], *value))
@@ -410,8 +314,8 @@ static void
 set_defaults (struct weft_job *job)
 {
   memset (job, 0, sizeof *job);
-  for (size_t i = 0; i < G_N_ELEMENTS (sections); i++)
-    weft_table_defaults (sections[i].table, values_of (job, &sections[i]));
+  for (size_t i = 0; i < WEFT_N_SECTION; i++)
+    weft_table_defaults (weft_sections[i].table, weft_section_values (job, &weft_sections[i]));
 }
 
 gboolean
@@ -491,307 +395,6 @@ weft_job_derive (struct weft_job *job)
         weft_cluster_is_cpu (&job->cluster) ? WEFT_ORDER_CANONICAL : WEFT_ORDER_FAST;
 }
 
-int64_t
-weft_job_dp (const struct weft_job *job)
-{
-  const union weft_strategy *strategy = &job->strategy;
-  int64_t pipeline = strategy->tensor_model_parallel_size * strategy->pipeline_model_parallel_size *
-                     strategy->context_parallel_size;
-  return MAX (job->cluster.n_gpus / pipeline, 1);
-}
-
-double
-weft_job_flops_per_token (const struct weft_job *job)
-{
-  return weft_model_flops_per_token (&job->model, job->train.flops_convention == WEFT_COUNT_CAUSAL);
-}
-
-gboolean
-weft_job_is_torch (const struct weft_job *job)
-{
-  return job->strategy.distributed_config == WEFT_FSDP2 ||
-         job->strategy.distributed_config == WEFT_TORCH_DDP;
-}
-
-int
-weft_job_sharding (const struct weft_job *job)
-{
-  const union weft_strategy *k = &job->strategy;
-
-  if (!k->use_megatron_fsdp)
-    return WEFT_NO_SHARD;
-  return job->knob_set[WEFT_KNOB_zero_dp_strategy] ? k->zero_dp_strategy
-                                                   : k->data_parallel_sharding_strategy;
-}
-
-enum weft_fp8_lifetime
-weft_job_fp8_lifetime (const struct weft_job *job)
-{
-  gboolean sharded = weft_job_sharding (job) == WEFT_SHARD_PARAMS ||
-                     job->strategy.distributed_config == WEFT_FSDP2;
-  int64_t most = sharded ? WEFT_FP8_FOR_MICROBATCH : WEFT_FP8_ALWAYS;
-
-  return (enum weft_fp8_lifetime) MIN (job->stack.fp8_weight_lifetime, most);
-}
-
-enum weft_dtype
-weft_job_dtype (const struct weft_job *job)
-{
-  return job->train.precision == WEFT_FP8 ? WEFT_BF16 : (enum weft_dtype) job->train.precision;
-}
-
-enum weft_dtype
-weft_job_product_dtype (const struct weft_job *job)
-{
-  const union weft_strategy *k = &job->strategy;
-
-  if (k->enable_autocast && k->autocast_dtype != WEFT_NONE)
-    return (enum weft_dtype) k->autocast_dtype;
-  return weft_job_dtype (job);
-}
-
-enum weft_dtype
-weft_job_linear_dtype (const struct weft_job *job)
-{
-  return job->train.precision == WEFT_FP8 ? WEFT_FP8 : weft_job_product_dtype (job);
-}
-
-static gboolean
-has_loss_scale (const struct weft_job *job)
-{
-  return job->train.at[WEFT_TRAIN_loss_scale].i != WEFT_NONE;
-}
-
-gboolean
-weft_job_scales_loss (const struct weft_job *job)
-{
-  return job->train.precision == WEFT_FP16 || has_loss_scale (job) ||
-         job->strategy.grad_scale_func == WEFT_GRAD_SCALE_LOSS;
-}
-
-gboolean
-weft_job_scales_dynamically (const struct weft_job *job)
-{
-  return weft_job_scales_loss (job) && !has_loss_scale (job);
-}
-
-gboolean
-weft_job_checks_nan (const struct weft_job *job)
-{
-  return job->strategy.check_for_nan_in_grad && !weft_job_scales_dynamically (job);
-}
-
-static int
-module_of (const char *word)
-{
-  for (int i = 0; i < WEFT_N_MODULE; i++)
-    if (weft_same_name (weft_module_words[i], word))
-      return i;
-  return -1;
-}
-
-uint32_t
-weft_job_modules (const struct weft_job *job, char **unknown)
-{
-  const char *text = g_quark_to_string ((GQuark) job->strategy.recompute_modules);
-  g_auto (GStrv) word = g_strsplit_set (text, ", []", -1);
-  uint32_t set = 0;
-
-  *unknown = NULL;
-  if (strcmp (text, "none") == 0)
-    return 1u << WEFT_MODULE_CORE_ATTN;
-  for (unsigned i = 0; word[i]; i++) {
-    int module = module_of (word[i]);
-    if (module >= 0)
-      set |= 1u << module;
-    else if (*word[i] && !*unknown)
-      *unknown = g_strdup (word[i]);
-  }
-  return set;
-}
-
-/* Whether recompute_modules has an effect. With full recompute it applies to the microbatches that
- * are excluded from full recompute. */
-static gboolean
-takes_modules (const union weft_strategy *k)
-{
-  const char *text = g_quark_to_string ((GQuark) k->recompute_modules);
-
-  return k->recompute_granularity == WEFT_RECOMPUTE_SELECTIVE ||
-         (k->recompute_granularity == WEFT_RECOMPUTE_FULL && strcmp (text, "none") != 0 &&
-          k->num_microbatches_with_partial_activation_checkpoints != WEFT_NONE);
-}
-
-struct weft_job_recompute
-weft_job_recompute (const struct weft_job *job)
-{
-  const union weft_strategy *k = &job->strategy;
-  g_autofree char *unknown = NULL;
-
-  if (k->activation_checkpointing && k->use_megatron_fsdp)
-    return (struct weft_job_recompute){ .granularity = WEFT_RECOMPUTE_SELECTIVE,
-                                        .modules = 1u << WEFT_MODULE_MLP };
-  if (k->activation_checkpointing)
-    return (struct weft_job_recompute){ WEFT_RECOMPUTE_FULL, WEFT_RECOMPUTE_UNIFORM, 1, 0 };
-  return (struct weft_job_recompute){ .granularity = k->recompute_granularity,
-                                      .method = k->recompute_method,
-                                      .layers = k->recompute_num_layers,
-                                      .modules = takes_modules (k)
-                                                     ? weft_job_modules (job, &unknown)
-                                                     : 0 };
-}
-
-uint32_t
-weft_job_units (const struct weft_job *job, char **unknown)
-{
-  const char *text = g_quark_to_string ((GQuark) job->strategy.megatron_fsdp_unit_modules);
-  uint32_t set = weft_unit_modules (text, &job->model, unknown);
-
-  if (set || weft_job_sharding (job) < WEFT_SHARD_PARAMS)
-    return set;
-  return 1u << WEFT_UNIT_LAYER;
-}
-
-int64_t
-weft_job_choices (const struct weft_job *job)
-{
-  return MIN (job->model.moe_router_topk,
-              job->model.num_moe_experts / job->strategy.expert_model_parallel_size);
-}
-
-int64_t
-weft_job_expert_tp (const struct weft_job *job)
-{
-  int64_t etp = job->strategy.expert_tensor_parallel_size;
-  return etp == WEFT_NONE ? job->strategy.tensor_model_parallel_size : etp;
-}
-
-uint64_t
-weft_job_attention_units (const struct weft_job *job)
-{
-  const union weft_model *m = &job->model;
-  return (uint64_t) (m->num_query_groups * (m->kv_lora_rank ? 1 : m->kv_channels));
-}
-
-uint32_t
-weft_job_leaves (const struct weft_job *job, uint64_t units)
-{
-  uint32_t n = WEFT_MOST_LEAVES;
-
-  while (units % n)
-    n /= 2;
-  return job->train.reduction_order == WEFT_ORDER_CANONICAL ? n : 0;
-}
-
-uint64_t
-weft_job_padded_vocab (const struct weft_job *job)
-{
-  uint64_t vocab = job->model.vocab_size, tp = job->strategy.tensor_model_parallel_size;
-  uint64_t unit = job->strategy.make_vocab_size_divisible_by;
-
-  if (job->strategy.make_vocab_size_divisible_by == WEFT_NONE) {
-    if (tp == 1)
-      return vocab;
-    unit = WEFT_JOB_VOCAB_UNIT;
-  }
-  unit = job->train.reduction_order == WEFT_ORDER_CANONICAL ? WEFT_MOST_LEAVES : unit * tp;
-  return (vocab + unit - 1) / unit * unit;
-}
-
-/* Parses two numbers that are separated by a comma, such as "2,4". */
-static gboolean
-read_sizes (const char *text, int64_t size[2])
-{
-  g_auto (GStrv) word = g_strsplit (text ? text : "", ",", -1);
-
-  if (g_strv_length (word) != 2)
-    return FALSE;
-  for (unsigned i = 0; i < 2; i++)
-    if (!g_ascii_string_to_signed (g_strstrip (word[i]), 10, 1, 1024, &size[i], NULL))
-      return FALSE;
-  return TRUE;
-}
-
-int64_t
-weft_job_cp_heads (const struct weft_job *job)
-{
-  const union weft_strategy *k = &job->strategy;
-  int64_t size[2];
-
-  if (k->cp_comm_type == WEFT_CP_A2A)
-    return k->context_parallel_size;
-  if (k->cp_comm_type != WEFT_CP_A2A_P2P)
-    return 1;
-  if (!read_sizes (g_quark_to_string ((GQuark) k->hierarchical_context_parallel_sizes), size) ||
-      size[0] * size[1] != k->context_parallel_size)
-    return 0;
-  return size[0];
-}
-
-int64_t
-weft_job_instances (const struct weft_job *job)
-{
-  return MAX (job->strategy.num_distributed_optimizer_instances, job->strategy.dp_replicate_size);
-}
-
-int64_t
-weft_job_expert_instances (const struct weft_job *job)
-{
-  gboolean goes_through = job->strategy.distributed_config == WEFT_FSDP2;
-
-  return job->model.num_moe_experts == 0 || goes_through ? 1 : weft_job_instances (job);
-}
-
-gboolean
-weft_job_reduces_each (const struct weft_job *job)
-{
-  return job->strategy.distributed_config == WEFT_FSDP2
-             ? !job->strategy.defer_fsdp_grad_sync
-             : weft_job_sharding (job) >= WEFT_SHARD_GRADS;
-}
-
-int64_t
-weft_job_sequence (const struct weft_job *job, int64_t replica, int64_t micro)
-{
-  int64_t size = job->train.micro_batch_size, replicas = weft_job_dp (job);
-  int64_t instances = job->strategy.use_megatron_fsdp ? weft_job_instances (job) : 1;
-  int64_t share = replicas / instances;
-
-  if (weft_job_reduces_each (job))
-    return replica / share * (job->train.global_batch_size / instances) +
-           (micro * share + replica % share) * size;
-  return replica * (job->train.global_batch_size / replicas) + micro * size;
-}
-
-int64_t
-weft_job_microbatches (const struct weft_job *job)
-{
-  return job->train.global_batch_size / (job->train.micro_batch_size * weft_job_dp (job));
-}
-
-gboolean
-weft_job_flag (const char *flag, const char **section, const char **key, gboolean *boolean)
-{
-  *boolean = FALSE;
-  for (size_t i = 0; i < G_N_ELEMENTS (part_keys); i++)
-    if (weft_same_name (part_keys[i].flag, flag) ||
-        (i == 0 && weft_same_name (part_keys[i].key, flag))) {
-      *section = part_keys[i].section;
-      *key = part_keys[i].key;
-      return TRUE;
-    }
-  for (size_t i = 0; i < G_N_ELEMENTS (sections); i++) {
-    int row = weft_table_find (sections[i].table, flag);
-    if (row < 0 || sections[i].table->field[row].type == WEFT_TYPE_METHOD)
-      continue;
-    *section = sections[i].name;
-    *key = sections[i].table->field[row].name;
-    *boolean = sections[i].table->field[row].type == WEFT_TYPE_BOOL;
-    return TRUE;
-  }
-  return FALSE;
-}
-
 static void
 add_flag_names (GPtrArray *names, const struct weft_table *table)
 {
@@ -812,10 +415,10 @@ weft_job_unknown_flag (const char *flag, GError **error)
 
   while (*flag == '-')
     flag++;
-  for (size_t i = 0; i < G_N_ELEMENTS (part_keys); i++)
-    g_ptr_array_add (names, g_strdup (part_keys[i].flag));
-  for (size_t i = 0; i < G_N_ELEMENTS (sections); i++)
-    add_flag_names (names, sections[i].table);
+  for (size_t i = 0; i < WEFT_N_PART_KEY; i++)
+    g_ptr_array_add (names, g_strdup (weft_part_keys[i].flag));
+  for (size_t i = 0; i < WEFT_N_SECTION; i++)
+    add_flag_names (names, weft_sections[i].table);
   for (unsigned i = 0; i < weft_n_aliases; i++)
     g_ptr_array_add (names, g_strdelimit (g_strdup (weft_aliases[i].name), "_", '-'));
   g_ptr_array_add (names, NULL);

@@ -7,6 +7,15 @@
 #define MOST_FUNCTION_LINES 90
 #define MOST_COLUMNS 100
 
+/* Whether the lengths of this file and of its lines are limited. Pages and data files are
+ * exempt. */
+static gboolean
+is_limited (const char *path)
+{
+  return source_is_code (path) || g_str_has_suffix (path, ".cuh") ||
+         g_str_has_suffix (path, ".hh") || g_str_has_suffix (path, ".def");
+}
+
 static void
 no_file_is_long (void **state)
 {
@@ -17,7 +26,7 @@ no_file_is_long (void **state)
   for (unsigned i = 0; i < paths->len; i++) {
     const char *path = g_ptr_array_index (paths, i);
     unsigned lines = 0;
-    if (!source_is_code (path))
+    if (!is_limited (path))
       continue;
     g_autofree char *text = source_text (path);
     for (const char *c = text; *c; c++)
@@ -72,14 +81,6 @@ no_function_is_long (void **state)
 
 /* ------------------------------------------------------------------------ lines */
 
-/* Whether the lines of this file are limited to 100 columns. Pages and data files are exempt. */
-static gboolean
-has_columns (const char *path)
-{
-  return source_is_code (path) || g_str_has_suffix (path, ".cuh") ||
-         g_str_has_suffix (path, ".hh") || g_str_has_suffix (path, ".def");
-}
-
 static unsigned
 count_long_lines (const char *path)
 {
@@ -106,7 +107,7 @@ no_line_is_long (void **state)
   (void) state;
   for (unsigned i = 0; i < paths->len; i++) {
     const char *path = g_ptr_array_index (paths, i);
-    if (has_columns (path))
+    if (is_limited (path))
       wrong += count_long_lines (path);
   }
   assert_int_equal (wrong, 0);
