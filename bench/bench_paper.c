@@ -1,5 +1,5 @@
-/* What `weft sim` predicts for Weft's own kernels on one H200, part by part and kernel by kernel, as
- * the page bench/results/paper.md:
+/* What `weft sim` predicts for Weft's own kernels on one H200, part by part and kernel by kernel:
+ * the page bench/results/paper.md.
  *
  *   ./weft bench paper > bench/results/paper.md
  *
@@ -27,8 +27,8 @@ static const struct model {
 
 enum part { PRODUCTS, FORWARD, BACKWARD, NORMS, POINTWISE, LOSS, OPTIMIZER, REST, STEP, N_PART };
 static const char *const part_words[N_PART] = {
-  "products",  "attention forward", "attention backward",     "norms", "activations and rope", "loss",
-  "optimizer", "embedding and the rest", "step",
+  "products", "attention forward", "attention backward",     "norms", "activations and rope",
+  "loss",     "optimizer",         "embedding and the rest", "step",
 };
 
 static enum part
@@ -129,7 +129,8 @@ print_kernels (const struct model *model, const struct result *r)
     struct weft_cost_parts c = weft_cost_split (&cost, kind, shape);
     gboolean works = c.work > c.memory;
     printf ("| `%s` | %u | %.2f | %.*f %s | %s | %s |\n", weft_op_info[kind].word, r->ops[kind],
-            1e3 * r->kind[kind], works ? 0 : 2, works ? c.flops / c.work / 1e12 : c.bandwidth / 1e12,
+            1e3 * r->kind[kind], works ? 0 : 2,
+            (works ? c.flops / c.work : c.bandwidth) / 1e12,
             works ? "TFLOP/s" : "TB/s", works ? "tensor cores" : weft_limit_words[c.limit],
             source_of (&cost, kind, shape));
   }
@@ -183,15 +184,16 @@ read_estimate (GError **error)
 
 static const char head[] =
     "# A step on one H200, on paper\n\n"
-    "Made by `./weft bench paper > bench/results/paper.md`. **Nothing here was measured**: it is what\n"
-    "`weft sim` predicts for Weft's own kernels, and beside it what a reader of the kernels estimated\n"
-    "by hand (`bench/paper.csv`, +-10 %). The prices follow from `core/gpu_kernels.def`, which holds\n"
-    "tiles, grids, registers and instruction counts of the kernels, and from `core/plan/cost.h`.\n"
-    "Estimates in them: the latency of busy memory (`memory_latency` of the topology), the share of\n"
-    "copy bandwidth that a kernel with enough loads reaches (`memory_share`), the constant part of a\n"
-    "tile of cuBLASLt (`matmul_k_half`), and the gap between kernels (`kernel_gap`). The sustained\n"
-    "rate of tensor cores is fitted to published runs of other software. None was set to agree with\n"
-    "the other estimate.\n\n";
+    "Made by `./weft bench paper > bench/results/paper.md`. **Nothing here was measured**: it is\n"
+    "what `weft sim` predicts for Weft's own kernels, and beside it what a reader of the kernels\n"
+    "estimated by hand (`bench/paper.csv`, +-10 %). The prices follow from\n"
+    "`core/gpu_kernels.def`, which holds tiles, grids, registers and instruction counts of the\n"
+    "kernels, and from `core/plan/cost.h`. Estimates in them: the latency of busy memory\n"
+    "(`memory_latency` of the topology), the share of copy bandwidth that a kernel with enough\n"
+    "loads reaches (`memory_share`), the constant part of a tile of cuBLASLt (`matmul_k_half`),\n"
+    "and the gap between kernels (`kernel_gap`). The sustained rate of tensor cores is fitted to\n"
+    "published runs of other software. None was set to agree with the other estimate. Limits of\n"
+    "shared memory are not in the model of attention, so its backward pass is optimistic.\n\n";
 
 int
 main (void)

@@ -592,7 +592,8 @@ weft_cost_converts_kept (const struct weft_cost *cost, const weft_program *p, ui
 gboolean
 weft_cost_omits (const struct weft_cost *cost, const weft_program *p, uint32_t op)
 {
-  return (p->op[op].micro > 0 || cost->fp8_weights == WEFT_FP8_ALWAYS) &&
+  return !cost->stack->own_kernels &&
+         (p->op[op].micro > 0 || cost->fp8_weights == WEFT_FP8_ALWAYS) &&
          weft_cost_converts_kept (cost, p, op);
 }
 
