@@ -38,6 +38,32 @@ bool weft_api_fail_with (weft_error *error, weft_status status, const char *form
 bool weft_api_given (const char *call, const char *what, const void *pointer, weft_error *error);
 bool weft_api_done (weft_error *error); /* Clears `error`; always returns true. */
 
+/* job.c: checks the number of words, and that none of the words is NULL. */
+bool weft_api_words (const char *call, size_t n, const char *const *words, weft_error *error);
+
+/* simulation.c: the executor of predictions with this name, NULL: the first; NULL with an error if
+ * there is none. */
+const struct weft_exec_ops *weft_api_predictor (const char *name, weft_error *error);
+
+/* thread.c: calls run(user) in the thread in which SimGrid runs, and returns when it has returned.
+ * Calls of several threads run one after the other. */
+bool weft_api_in_thread (void (*run) (void *user), void *user, weft_error *error);
+
+/* table.c: makes a table without columns, and adds columns. The caller fills the returned arrays,
+ * which have `rows` elements. `name`, `unit` and `doc` are static texts. */
+weft_table *weft_api_table_new (size_t rows);
+int64_t *weft_api_add_integers (weft_table *table, const char *name, const char *unit,
+                                const char *doc);
+double *weft_api_add_reals (weft_table *table, const char *name, const char *unit,
+                            const char *doc);
+/* A column of indices into `words`, a static, NULL-terminated list. */
+int32_t *weft_api_add_words (weft_table *table, const char *name, const char *doc,
+                             const char *const *words);
+/* A column of texts, of which every different one is stored once. weft_api_set_text() sets one row;
+ * NULL: no value. */
+void weft_api_add_texts (weft_table *table, const char *name, const char *doc);
+void weft_api_set_text (weft_table *table, size_t row, const char *text);
+
 /* module.c: FALSE with an error if a step is in progress. `call` is the name of the API function
  * that is allowed only between steps. */
 bool weft_api_between_steps (weft_module *module, const char *call, weft_error *error);

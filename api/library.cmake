@@ -5,7 +5,7 @@
 # changes its meaning.
 set(weft_abi 0)
 
-weft_library(api weft_exec_sim weft_exec_cpu weft_train)
+weft_library(api weft_planner weft_exec_cpu weft_train)
 target_compile_definitions(weft_api PRIVATE WEFT_VERSION="${PROJECT_VERSION}")
 
 set(weft_header ${PROJECT_SOURCE_DIR}/api/include/weft/weft.h)
@@ -26,8 +26,8 @@ set_target_properties(weft_shared PROPERTIES OUTPUT_NAME weft VERSION ${PROJECT_
 # The static library contains and exports all of Weft; only the functions of the header are a
 # stable interface.
 add_library(weft_static STATIC $<TARGET_OBJECTS:weft_api> $<TARGET_OBJECTS:weft_core> $<TARGET_OBJECTS:weft_kernels>
-            $<TARGET_OBJECTS:weft_exec_cpu> $<TARGET_OBJECTS:weft_exec_sim> $<TARGET_OBJECTS:weft_train>
-            $<TARGET_OBJECTS:weft_launch>)
+            $<TARGET_OBJECTS:weft_exec_cpu> $<TARGET_OBJECTS:weft_exec_sim> $<TARGET_OBJECTS:weft_planner>
+            $<TARGET_OBJECTS:weft_train> $<TARGET_OBJECTS:weft_launch>)
 set_target_properties(weft_static PROPERTIES OUTPUT_NAME weft LINKER_LANGUAGE C)
 
 # Relative path from the folder of weft.pc to the prefix, so that an installed tree may be moved.
@@ -35,12 +35,15 @@ file(RELATIVE_PATH weft_pc_up /${CMAKE_INSTALL_LIBDIR}/pkgconfig /)
 string(REGEX REPLACE "/$" "" weft_pc_up "${weft_pc_up}")
 configure_file(${PROJECT_SOURCE_DIR}/api/weft.pc.in ${PROJECT_BINARY_DIR}/weft.pc @ONLY)
 
-# Bundled data goes to PREFIX/share/weft, where core/base/home.c searches for it.
-install(TARGETS weft weft_shared weft_static)
-install(TARGETS weft_bridge DESTINATION ${CMAKE_INSTALL_LIBDIR}/weft)
-install(FILES ${weft_header} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/weft)
+# Bundled data goes to PREFIX/share/weft, where core/base/home.c searches for it.  Component
+# `library` is what a program needs that uses only the shared library, as the Python package does.
+install(TARGETS weft weft_static)
+install(TARGETS weft_shared COMPONENT library)
+install(TARGETS weft_bridge DESTINATION ${CMAKE_INSTALL_LIBDIR}/weft COMPONENT library)
+install(FILES ${weft_header} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/weft COMPONENT library)
+install(DIRECTORY models topologies stacks sites validation DESTINATION share/weft COMPONENT library)
+install(DIRECTORY docs/labs DESTINATION share/weft/docs)
 install(FILES ${PROJECT_BINARY_DIR}/weft.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
-install(DIRECTORY models topologies stacks sites validation DESTINATION share/weft)
 install(FILES README.md LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR})
 # Completion and man page, printed by the command itself.
 function(weft_install_page form folder name)

@@ -5,12 +5,17 @@
  * One layer stands for all layers of a model. Buffers hold random numbers near 1, because a GPU
  * draws less power and runs faster on zeros. A kernel runs again and again on the same operands,
  * which may stay in the L2 cache if they are small; `weft measure` times kernels inside real
- * steps. */
+ * steps.
+ *
+ * With --json every result is one line, written at once, so that a kernel that faults or hangs
+ * loses no other result. Before an op runs, a line names it: tests/gpu starts the program again
+ * behind an op that did not end (--from). */
 #include "core/base/error.h"
 #include "core/base/json.h"
 #include "core/job/flags.h"
 #include "core/report/report.h"
 #include "exec_gpu/cuda/exec_cuda.h"
+#include "exec_gpu/launches.h"
 #include "kernels/bind.h"
 #include <stdio.h>
 #include <string.h>
@@ -46,9 +51,11 @@ struct bench {
   weft_gpu_stream *stream;
   weft_gpu_event *begin, *end;
   struct weft_gpu_scratch scratch;
-  void *ids;         /* token ids valid for every model, as many as the largest op needs */
-  JsonBuilder *json; /* NULL: results are printed as a table, not as JSON */
-  const char *op;    /* only ops whose names begin with this are measured; NULL: all ops */
+  void *ids;      /* token ids valid for every model, as many as the largest op needs */
+  gboolean json;  /* results are printed as lines of JSON, not as a table */
+  const char *op; /* only ops whose names begin with this are measured; NULL: all ops */
+  gint from;      /* number of the first op that is measured, in the program of one layer */
+  gboolean once;  /* run every kernel once, without measuring it, for compute-sanitizer */
 };
 
 /* TRUE if `said`, the error text of a call, is NULL. */
@@ -213,7 +220,11 @@ run (struct bench *b, const GArray *kernels, uint32_t times, double *seconds, GE
 static gboolean
 time_kernels (struct bench *b, const GArray *kernels, double *seconds, GError **error)
 {
-  if (!run (b, kernels, 1, seconds, error) || !run (b, kernels, 1, seconds, error))
+  if (!run (b, kernels, 1, seconds, error))
+    return FALSE;
+  if (b->once)
+    return TRUE;
+  if (!run (b, kernels, 1, seconds, error))
     return FALSE;
   double wanted = *seconds > 0 ? LEAST_SECONDS / *seconds : MOST_RUNS;
   uint32_t times = wanted < 1 ? 1 : wanted < MOST_RUNS ? (uint32_t) wanted : MOST_RUNS;
@@ -252,10 +263,45 @@ describe (struct row *row, const weft_program *p, uint32_t op, const struct weft
   row->of_bytes = row->bytes / job->cluster.f.gpu_memory_bandwidth_spec;
 }
 
+/* Ends the object of a builder, prints it as one line, and frees the builder. */
 static void
-print_json (JsonBuilder *json, const struct row *r)
+print_line (JsonBuilder *json)
 {
+  json_builder_end_object (json);
+  g_autoptr (JsonNode) root = json_builder_get_root (json);
+  g_autofree char *text = weft_json_print (root, FALSE);
+
+  puts (text);
+  fflush (stdout);
+  g_object_unref (json);
+}
+
+static JsonBuilder *
+begin_line (void)
+{
+  JsonBuilder *json = json_builder_new ();
+
   json_builder_begin_object (json);
+  return json;
+}
+
+/* Names the op that runs next, with its number in the program. */
+static void
+print_begin (const char *model, const char *word, uint32_t number)
+{
+  JsonBuilder *json = begin_line ();
+
+  weft_json_text (json, "model", model);
+  weft_json_text (json, "begins", word);
+  weft_json_int (json, "number", number);
+  print_line (json);
+}
+
+static void
+print_json (const struct row *r)
+{
+  JsonBuilder *json = begin_line ();
+
   weft_json_text (json, "model", r->model);
   weft_json_text (json, "op", r->op);
   weft_json_text (json, "by", r->by);
@@ -267,14 +313,16 @@ print_json (JsonBuilder *json, const struct row *r)
   weft_json_real (json, "flops_of_peak", r->of_flops);
   weft_json_real (json, "bytes_per_s", r->bytes);
   weft_json_real (json, "bytes_of_peak", r->of_bytes);
-  json_builder_end_object (json);
+  print_line (json);
 }
 
 static void
 print_row (const struct bench *b, const struct row *r)
 {
+  if (b->once)
+    return;
   if (b->json) {
-    print_json (b->json, r);
+    print_json (r);
     return;
   }
   printf ("%-13s %-16s %-10s %-5s %-26s %9.1f %7.1f %5.1f %8.0f %5.1f %5u %8.2f\n", r->model, r->op,
@@ -286,7 +334,7 @@ print_row (const struct bench *b, const struct row *r)
 static void
 print_head (const struct bench *b)
 {
-  if (!b->json)
+  if (!b->json && !b->once)
     printf ("%-13s %-16s %-10s %-5s %-26s %9s %7s %5s %8s %5s %5s %8s\n", "model", "op", "by",
             "type", "dimensions", "us", "TFLOP/s", "%", "GB/s", "%", "times", "ms/step");
 }
@@ -301,6 +349,7 @@ is_timed (const struct bench *b, const weft_program *p, uint32_t op)
   enum weft_op_kind kind = p->op[op].kind;
 
   if ((b->op && !g_str_has_prefix (weft_op_words[kind], b->op)) ||
+      op < (uint32_t) b->from ||
       weft_op_info[kind].class != WEFT_CLASS_COMPUTE || !weft_kernels[kind].cpu ||
       p->op[op].lane == WEFT_LANE_HOST || !b->calls->has_kernel (b->calls->self, kind))
     return FALSE;
@@ -355,6 +404,8 @@ bench_op (struct bench *b, const weft_bind *bind, uint32_t op, struct row *row, 
   weft_bind_kernels (bind, op, keep_kernel, kernels);
   if (kernels->len == 0)
     return TRUE;
+  if (b->json)
+    print_begin (row->model, weft_op_words[kind], op);
   row->by = "weft";
   if (!bench_kernels (b, bind, op, kernels, row, error))
     return FALSE;
@@ -384,6 +435,130 @@ bench_model (struct bench *b, const struct model *model, GError **error)
   return done;
 }
 
+/* ----------------------------------------------------------------- the device itself */
+
+/* Prints a line that describes the GPU, and a line for each library with the path from which the
+ * loader took it. */
+static void
+print_library (void *user, const struct weft_gpu_library *library)
+{
+  JsonBuilder *json = begin_line ();
+
+  (void) user;
+  weft_json_text (json, "library", library->name);
+  (library->version ? weft_json_text (json, "version", library->version)
+                    : weft_json_null (json, "version"));
+  (library->path ? weft_json_text (json, "path", library->path) : weft_json_null (json, "path"));
+  if (library->missing)
+    weft_json_text (json, "missing", library->missing);
+  print_line (json);
+}
+
+static gboolean
+print_device (struct bench *b, GError **error)
+{
+  struct weft_gpu_device device;
+
+  if (!(b->calls = weft_cuda_load (error)))
+    return FALSE;
+  if (b->calls->libraries)
+    b->calls->libraries (b->calls->self, print_library, NULL);
+  if (!CALL (b, describe, 0, &device))
+    return FALSE;
+  JsonBuilder *json = begin_line ();
+  weft_json_text (json, "device", device.name);
+  weft_json_int (json, "sms", device.sms);
+  weft_json_int (json, "capability", 10 * device.major + device.minor);
+  weft_json_int (json, "bytes", (int64_t) device.bytes);
+  weft_json_int (json, "free_bytes", (int64_t) device.free);
+  print_line (json);
+  return TRUE;
+}
+
+static void
+print_ceiling (const char *what, const char *unit, double rate, double seconds)
+{
+  JsonBuilder *json = begin_line ();
+
+  weft_json_text (json, "ceiling", what);
+  weft_json_real (json, unit, rate);
+  weft_json_real (json, "seconds", seconds);
+  print_line (json);
+}
+
+#define SIDE 8192
+#define COPIED ((uint64_t) 2 << 30)
+
+/* Allocates and fills a buffer, which lives until the end of the program. */
+static gboolean
+random_buffer (struct bench *b, uint64_t bytes, void **at, GError **error)
+{
+  return CALL (b, alloc, WEFT_POOL_DEVICE, bytes, at) && fill (b, *at, bytes, error);
+}
+
+/* A product of square bf16 matrices: what cuBLASLt reaches on this card. */
+static gboolean
+time_product (struct bench *b, GError **error)
+{
+  static const union weft_model model;
+  g_autoptr (GArray) kernels = g_array_new (FALSE, FALSE, sizeof (struct weft_kernel));
+  const uint64_t n = (uint64_t) SIDE * SIDE;
+  struct weft_kernel k = { .kind = WEFT_OP_MATMUL,
+                           .shape = { .dtype = WEFT_BF16, .dim = { SIDE, SIDE, SIDE } },
+                           .model = &model };
+  static const unsigned used[] = { 0, 1, 3 }; /* x, w and y; operand 2 is the bias */
+  double seconds = 0;
+
+  for (unsigned i = 0; i < G_N_ELEMENTS (used); i++) {
+    k.operand[used[i]] = (struct weft_operand){ NULL, n, WEFT_BF16, 0 };
+    if (!random_buffer (b, 2 * n, &k.operand[used[i]].data, error))
+      return FALSE;
+  }
+  g_array_append_val (kernels, k);
+  if (!prepare (b, kernels, error) || !time_kernels (b, kernels, &seconds, error))
+    return FALSE;
+  print_ceiling ("bf16 matmul of 8192 x 8192 x 8192", "flops", 2.0 * SIDE * (double) n / seconds,
+                 seconds);
+  return TRUE;
+}
+
+/* A copy within the memory of the GPU, which counts bytes read and bytes written. The fastest of
+ * ten. */
+static gboolean
+time_copy (struct bench *b, GError **error)
+{
+  void *from = NULL, *to = NULL;
+  double least = 0, took = 0;
+
+  if (!random_buffer (b, COPIED, &from, error) || !random_buffer (b, COPIED, &to, error))
+    return FALSE;
+  for (int i = 0; i < 10; i++) {
+    if (!CALL (b, record, b->begin, b->stream) ||
+        !copy (b, WEFT_GPU_ON_DEVICE, to, from, COPIED, error) ||
+        !CALL (b, record, b->end, b->stream) || !CALL (b, finish, b->stream) ||
+        !CALL (b, elapsed, b->begin, b->end, &took))
+      return FALSE;
+    least = i == 0 || took < least ? took : least;
+  }
+  print_ceiling ("copy of 2 GiB in GPU memory", "bytes_per_s", 2.0 * (double) COPIED / least,
+                 least);
+  return TRUE;
+}
+
+static gboolean
+print_ceilings (struct bench *b, GError **error)
+{
+  static const char *const words[] = { WEFT_HOST_COST_LIST (WEFT_WORD_TEXT) };
+  double host[WEFT_N_HOST_COST];
+
+  if (!time_product (b, error) || !time_copy (b, error) ||
+      !weft_gpu_time_launches (b->calls, host, error))
+    return FALSE;
+  for (unsigned i = 0; i < WEFT_N_HOST_COST; i++)
+    print_ceiling (words[i], "per_s", 1 / host[i], host[i]);
+  return TRUE;
+}
+
 static gboolean
 open_device (struct bench *b, GError **error)
 {
@@ -404,41 +579,48 @@ open_device (struct bench *b, GError **error)
 static gboolean
 bench_all (struct bench *b, const char *only, GError **error)
 {
+  gboolean found = FALSE;
+
   print_head (b);
   for (unsigned i = 0; i < G_N_ELEMENTS (models); i++) {
     gboolean wanted = only ? g_str_equal (only, models[i].name) : !models[i].asked;
     if (wanted && !bench_model (b, &models[i], error))
       return FALSE;
+    found |= wanted;
   }
-  return TRUE;
+  return found ||
+         weft_bad_input (error, "--model: found %s, wanted a name that --help lists", only);
 }
 
+/* Executes the command line. */
 static gboolean
-bench_json (struct bench *b, const char *only, GError **error)
+be_asked (struct bench *b, const char *only, gboolean device, gboolean ceilings, GError **error)
 {
-  g_autoptr (JsonBuilder) builder = json_builder_new ();
-
-  b->json = builder;
-  json_builder_begin_array (builder);
-  gboolean done = bench_all (b, only, error);
-  json_builder_end_array (builder);
-  g_autoptr (JsonNode) root = json_builder_get_root (builder);
-  g_autofree char *text = json_to_string (root, TRUE);
-  puts (text);
-  return done;
+  if (device)
+    return print_device (b, error);
+  if (!open_device (b, error))
+    return FALSE;
+  return ceilings ? print_ceilings (b, error) : bench_all (b, only, error);
 }
 
 int
 main (int argc, char **argv)
 {
   struct bench b = { 0 };
-  gboolean json = FALSE;
+  gboolean device = FALSE, ceilings = FALSE;
   g_autofree char *only = NULL, *op = NULL;
   const GOptionEntry entries[] = {
-    { "json", 0, 0, G_OPTION_ARG_NONE, &json, "print one JSON array", NULL },
+    { "json", 0, 0, G_OPTION_ARG_NONE, &b.json, "print lines of JSON", NULL },
     { "model", 0, 0, G_OPTION_ARG_STRING, &only, "one of gpt2, qwen2.5-1.5b, llama2-7b, gpt2-nano",
       "NAME" },
     { "op", 0, 0, G_OPTION_ARG_STRING, &op, "only ops whose names begin with WORD", "WORD" },
+    { "from", 0, 0, G_OPTION_ARG_INT, &b.from, "only ops from this number on, of one model", "N" },
+    { "once", 0, 0, G_OPTION_ARG_NONE, &b.once, "run each kernel once, for compute-sanitizer",
+      NULL },
+    { "device", 0, 0, G_OPTION_ARG_NONE, &device,
+      "print the GPU, and the libraries with versions and paths, as lines of JSON", NULL },
+    { "ceilings", 0, 0, G_OPTION_ARG_NONE, &ceilings,
+      "print what a large matmul, a copy and a launch reach on this GPU, as lines of JSON", NULL },
     { NULL },
   };
   g_autoptr (GOptionContext) context = g_option_context_new (NULL);
@@ -450,7 +632,7 @@ main (int argc, char **argv)
   g_option_context_add_main_entries (context, entries, NULL);
   gboolean parsed = g_option_context_parse (context, &argc, &argv, &error);
   b.op = op;
-  if (parsed && open_device (&b, &error) && (json ? bench_json : bench_all) (&b, only, &error))
+  if (parsed && be_asked (&b, only, device, ceilings, &error))
     return 0;
   fprintf (stderr, "bench_cuda: %s\n", error->message);
   return weft_error_exit_status (error);

@@ -4,13 +4,14 @@
 Shapes come from the same models/*.json (gpt2, llama and qwen2 types).  Weights are bf16 with fp32
 masters, AdamW is PyTorch's fused version and updates the masters, gradients are clipped by their
 norm, attention is PyTorch's fused version, and torch.compile compiles the rest.  Random tokens,
-random weights; prints one JSON line.  MFU counts FLOPs as core/job/model.h does, with causal
+random weights; prints a JSON line after each step behind the warm-up, with the median of the steps so far:
+a run that is stopped keeps its steps.  MFU counts FLOPs as core/job/model.h does, with causal
 attention.  If compilation fails, the script reports it on stderr and restarts without torch.compile.
 
     torch_twin.py --config models/gpt2.json [--num-layers N] [--seq-length 1024]
                   [--micro-batch-size 64] [--global-batch-size 64] [--steps 10] [--grad-reduce-in-fp32]
                   [--compile model|block|none] [--attention default|flash|cudnn] [--recompute]
-                  [--peak-tflops 989]
+                  [--warm-up 3] [--peak-tflops 989]
 
 --describe prints parameters and FLOPs per token, and does not need PyTorch.
 Exit code 3: PyTorch is missing; 4: not enough memory.
@@ -30,7 +31,6 @@ try:
 except ImportError:
     torch = None
 
-WARM_UP = 3  # steps: the first ones compile, and create the optimizer state
 TYPES = ("gpt2", "llama", "qwen2")
 
 
@@ -285,7 +285,7 @@ def measure(a, shape, device):
     turns, steps = model.turns(device), []
     size = (a.global_batch_size, a.seq_length + 1)
     with attention_backend(a.attention):
-        for _ in range(WARM_UP + a.steps):
+        for _ in range(a.warm_up + a.steps):
             batch = torch.randint(shape.vocabulary, size, device=device)
             try:
                 steps.append(one_step(a, model, masters, optimizer, batch, turns))
@@ -295,17 +295,20 @@ def measure(a, shape, device):
                 if steps or a.compile == "none":
                     raise
                 start_again(error)
-    seconds = sorted(s for s, _ in steps[WARM_UP:])
+            if len(steps) > a.warm_up:
+                print(json.dumps(report(a, shape, device, steps[a.warm_up:])), flush=True)
+
+
+def report(a, shape, device, steps):
+    """Summary of the steps behind the warm-up, each its seconds and its loss."""
+    seconds = sorted(s for s, _ in steps)
     median = 0.5 * (seconds[(len(seconds) - 1) // 2] + seconds[len(seconds) // 2])
-    return median, seconds, steps[-1][1]
-
-
-def report(a, shape, device, median, seconds, loss):
+    loss = steps[-1][1]
     tokens = a.global_batch_size * a.seq_length / median
     peak = torch.cuda.max_memory_allocated() if device.type == "cuda" else 0
     return {"software": f"PyTorch {torch.__version__}", "device": torch.cuda.get_device_name()
             if device.type == "cuda" else "cpu", "compile": a.compile, "attention": a.attention,
-            "recompute": a.recompute, "layers": shape.layers, "steps": a.steps, "time_s": median, "least_s": seconds[0],
+            "recompute": a.recompute, "layers": shape.layers, "steps": len(steps), "time_s": median, "least_s": seconds[0],
             "most_s": seconds[-1], "tokens_per_s": tokens,
             "mfu": tokens * shape.flops_per_token() / (a.peak_tflops * 1e12), "peak_bytes": peak,
             "loss": loss}
@@ -316,7 +319,7 @@ def arguments():
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
     parser.add_argument("--config", default=str(models / "gpt2.json"))
     for flag, default in (("seq-length", 1024), ("micro-batch-size", 1), ("global-batch-size", 1),
-                          ("steps", 10)):
+                          ("steps", 10), ("warm-up", 3)):
         parser.add_argument("--" + flag, type=int, default=default)
     parser.add_argument("--num-layers", type=int, help="use only the first N layers of the model")
     parser.add_argument("--compile", choices=("model", "block", "none"), default="model")
@@ -343,7 +346,7 @@ def main():
         sys.exit(3)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
-        print(json.dumps(report(a, shape, device, *measure(a, shape, device))))
+        measure(a, shape, device)
     except torch.OutOfMemoryError as error:
         print(f"torch_twin.py: {str(error).splitlines()[0]}", file=sys.stderr)
         sys.exit(4)

@@ -22,7 +22,7 @@
      "weft plan --model llama3-8b --topology dgx-h100 --nodes 4 --global-batch-size 256")          \
   X (size, "which cluster, how many days and how much money for so many tokens",                  \
      "weft size --model llama3-8b --topology dgx-h100 --tokens 1T --sizes 64")                     \
-  X (compare, "compare two jobs or two timelines, op by op",                                       \
+  X (compare, "compare two jobs or timelines, or a prediction with a measured profile",            \
      "weft compare predicted.json measured.json")                                                  \
   X (sweep, "predict a job with several values of its settings; what it is sensitive to",          \
      "weft sweep --model llama3-8b --topology dgx-h100 --nodes 4 tp=1,2,4 pp=1,2")                 \
@@ -36,6 +36,8 @@
      "weft export --model llama3-8b --topology dgx-h100 --for megatron-lm")                        \
   X (import, "read the configuration of other software as a job",                                  \
      "weft import train.sh --from megatron-lm --topology dgx-h100")                                \
+  X (lab, "exercises with a checker: collectives, ZeRO, pipelines, overlap, memory",               \
+     "weft lab ring")                                                                              \
   X (validate, "predict published measurements and print the errors",                              \
      "weft validate --source mosaic --tier A")                                                     \
   X (fit, "fit constants of topologies and stacks to measured steps",                              \

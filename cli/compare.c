@@ -2,6 +2,7 @@
 #include "cli/cli.h"
 #include "cli/executors.h"
 #include "cli/executor_options.h"
+#include "cli/profile_page.h"
 #include "core/report/compare.h"
 #include "core/base/error.h"
 #include "core/exec/exec.h"
@@ -11,7 +12,9 @@
 static const char examples[] = "  weft compare before.ini after.ini\n"
                                "  weft sim job.ini --timeline predicted.json\n"
                                "  weft sim job.ini --executor clock --timeline alone.json.gz\n"
-                               "  weft compare predicted.json alone.json.gz --top 20\n";
+                               "  weft compare predicted.json alone.json.gz --top 20\n"
+                               "  weft compare job.ini traces/\n"
+                               "  weft compare job.ini profile.sqlite --step 12 --json\n";
 
 /* Number of ops that are listed if --top is not given. */
 enum { DEFAULT_TOP = 10 };
@@ -19,6 +22,7 @@ enum { DEFAULT_TOP = 10 };
 struct compare_ask {
   const weft_cli_options *own; /* options that only one executor has */
   const char *executor, *top;
+  const char *step, *step_name; /* of a measured trace */
   struct weft_exec_options options;
 };
 
@@ -87,6 +91,62 @@ side_clear (struct side *side)
 typedef struct side compare_side;
 G_DEFINE_AUTO_CLEANUP_CLEAR_FUNC (compare_side, side_clear)
 
+/* ---------------------------------------------------------------------- measured trace */
+
+static void
+print_profile (const struct weft_profile *profile, gboolean json)
+{
+  g_autoptr (JsonBuilder) builder = json_builder_new ();
+  g_autoptr (GString) out = g_string_new (NULL);
+
+  if (json) {
+    weft_profile_to_json (profile, builder);
+    weft_cli_print_json (builder);
+    return;
+  }
+  weft_profile_print (profile, out);
+  weft_cli_print_fitting (out->str);
+}
+
+/* Compares a prediction with a measured trace (interop/traces/trace.h). */
+static gboolean
+compare_trace (const weft_cli_input *input, const struct compare_ask *ask, const struct side *side,
+               GError **error)
+{
+  const struct weft_trace_options options = { .step_name = ask->step_name };
+  g_autoptr (weft_trace) trace = weft_trace_load (input->second, &options, error);
+  g_autoptr (weft_measured) measured =
+      trace ? weft_measured_new (side->plan, trace, ask->step, error) : NULL;
+
+  if (!measured)
+    return FALSE;
+  struct weft_profile profile = weft_profile_new (side->plan, side->timeline, trace, measured);
+  profile.name[WEFT_PREDICTED] = input->operand;
+  profile.name[WEFT_MEASURED] = input->second;
+  print_profile (&profile, input->json);
+  return TRUE;
+}
+
+/* Whether B is a trace. Flags of a trace without a trace, and a trace as A, are errors. */
+static gboolean
+wants_trace (const weft_cli_input *input, const struct compare_ask *ask, gboolean *trace,
+             GError **error)
+{
+  *trace = weft_trace_claims (input->second);
+  if (weft_trace_claims (input->operand))
+    return weft_bad_input (error, "%s: found a measured trace, wanted a job or a timeline first: "
+                                  "weft compare JOB TRACE", input->operand);
+  if (!*trace && (ask->step || ask->step_name))
+    return weft_bad_input (error, "%s: found no measured trace, wanted one with --%s",
+                           input->second, ask->step ? "step" : "step-name");
+  if (*trace && ask->top)
+    return weft_bad_input (error, "--top: found a measured trace, whose ops are not joined one by "
+                                  "one, wanted two jobs or timelines");
+  return TRUE;
+}
+
+/* ----------------------------------------------------------------------------- command */
+
 static gboolean
 read_ask (const weft_cli_input *input, const struct compare_ask *ask, int64_t *top, GError **error)
 {
@@ -108,12 +168,16 @@ run (const weft_cli_input *input, struct compare_ask *ask)
   g_autoptr (GError) error = NULL;
   g_auto (compare_side) a = { 0 }, b = { 0 };
   const struct weft_exec_ops *executor = weft_cli_executor (ask->executor, &error);
+  gboolean trace;
   int64_t top;
 
   if (!executor || !weft_cli_options_read (ask->own, executor, &ask->options.own, &error) ||
-      !read_ask (input, ask, &top, &error) ||
-      !open_side (input->operand, executor, &ask->options, &a, &error) ||
-      !open_side (input->second, executor, &ask->options, &b, &error))
+      !read_ask (input, ask, &top, &error) || !wants_trace (input, ask, &trace, &error) ||
+      !open_side (input->operand, executor, &ask->options, &a, &error))
+    return weft_cli_fail (error);
+  if (trace)
+    return compare_trace (input, ask, &a, &error) ? 0 : weft_cli_fail (error);
+  if (!open_side (input->second, executor, &ask->options, &b, &error))
     return weft_cli_fail (error);
   const struct weft_compare_side left = { input->operand, a.plan, a.timeline },
                                  right = { input->second, b.plan, b.timeline };
@@ -136,6 +200,16 @@ weft_cli_compare (int argc, char **argv)
       .value = "N",
       .text = &ask.top,
       .doc = "number of single ops to list, largest difference first [10]" },
+    { .name = "step",
+      .value = "STEP",
+      .text = &ask.step,
+      .doc = "step of a trace: its number, all (the whole trace), or seconds BEGIN:END [the one of "
+             "median length]" },
+    { .name = "step-name",
+      .value = "NAME",
+      .text = &ask.step_name,
+      .doc = "name of the annotations or NVTX ranges that are steps, before their number "
+             "[ProfilerStep, iteration, step, ...]" },
   };
   struct weft_cli_page page = {
     .usage = "weft compare A B [flags] [--json]",
@@ -144,8 +218,12 @@ weft_cli_compare (int argc, char **argv)
         "which are simulated, or timelines (.json, .json.gz) written by --timeline; --executor and "
         "its flags affect job files only.  If both sides run the same program, ops are joined by "
         "rank and number; otherwise each side is summed separately.  The wait of an op is the time "
-        "from when lane order and dependencies allow it to start until it starts.  --json prints "
-        "one document (schema weft.compare/1).",
+        "from when lane order and dependencies allow it to start until it starts.  B may also be "
+        "a measured trace: a file of the PyTorch profiler (.json, .json.gz), an SQLite export of "
+        "Nsight Systems, or a folder with a file per rank.  Then one step of it is compared with "
+        "the prediction by class of op and axis, and the page shows where MFU is lost "
+        "(docs/profile.md).  --json prints one document (schema weft.compare/1, or weft.profile/1 "
+        "for a trace).",
     .examples = examples,
     .flags = flags,
     .n_flags = G_N_ELEMENTS (flags),

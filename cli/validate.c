@@ -416,13 +416,12 @@ read_options (const struct ask *ask, struct weft_validate_options *options, GErr
     return weft_bad_input (error, "--tier: found \"%s\", wanted letters of A, B and C", ask->tier);
   if (ask->jobs && !weft_cli_number ("jobs", "a number of processes", ask->jobs, 1, &jobs, error))
     return FALSE;
-  *options =
-      (struct weft_validate_options){ .executor = weft_cli_executor (ask->executor, error),
-                                      .jobs = jobs,
-                                      .tier = ask->tier,
-                                      .group = ask->group,
-                                      .source = ask->source,
-                                      .progress = show_progress };
+  *options = (struct weft_validate_options){ .executor = weft_cli_executor (ask->executor, error),
+                                             .jobs = jobs,
+                                             .tier = ask->tier,
+                                             .group = ask->group,
+                                             .source = ask->source,
+                                             .progress = show_progress };
   return options->executor != NULL;
 }
 
@@ -433,8 +432,7 @@ judge (const weft_validation *v, const char *text, double most)
   if (!text || v->time.mape <= most)
     return 0;
   if (v->time.n == 0)
-    fprintf (stderr, "weft: --max-mape %s: no row has a step time to compare\n",
-             text);
+    fprintf (stderr, "weft: --max-mape %s: no row has a step time to compare\n", text);
   else
     fprintf (stderr, "weft: mean error of the step time %.1f %%, wanted at most %.1f %%\n",
              100 * v->time.mape, 100 * most);
@@ -445,10 +443,10 @@ static gboolean
 check_outputs (const struct ask *ask, GError **error)
 {
   g_autofree char *picture = ask->accuracy ? weft_cli_accuracy_beside (ask->accuracy) : NULL;
-  const struct weft_cli_output written[] = {
-    { "csv", ask->csv }, { "record", ask->record }, { "accuracy", ask->accuracy },
-    { "accuracy", picture }
-  };
+  const struct weft_cli_output written[] = { { "csv", ask->csv },
+                                             { "record", ask->record },
+                                             { "accuracy", ask->accuracy },
+                                             { "accuracy", picture } };
 
   return weft_cli_check_outputs (written, G_N_ELEMENTS (written), NULL, error);
 }
@@ -458,8 +456,8 @@ check_outputs (const struct ask *ask, GError **error)
 static gboolean
 is_page_only (const weft_cli_input *input, const struct ask *ask)
 {
-  const char *const others[] = { input->operand, ask->record,  ask->tier, ask->group, ask->source,
-                                 ask->most,      ask->explain, ask->csv };
+  const char *const others[] = { input->operand, ask->record, ask->tier,    ask->group,
+                                 ask->source,    ask->most,   ask->explain, ask->csv };
 
   for (unsigned i = 0; i < G_N_ELEMENTS (others); i++)
     if (others[i])
@@ -519,17 +517,18 @@ run (const weft_cli_input *input, const struct ask *ask)
 static int
 run_nccl (const weft_cli_input *input, const struct ask *ask)
 {
-  const char *const others[] = { ask->tier,    ask->group, ask->source, ask->most,
-                                 ask->explain, ask->csv,   ask->jobs,   ask->assumptions,
-                                 ask->record,  ask->accuracy };
+  const char *const others[] = { ask->tier, ask->group, ask->source, ask->most,    ask->explain,
+                                 ask->csv,  ask->jobs,  ask->record, ask->accuracy };
   g_autoptr (GError) error = NULL;
 
   for (unsigned i = 0; i < G_N_ELEMENTS (others); i++)
     if (others[i]) {
-      weft_bad_input (&error, "--nccl: found another flag, wanted only --verbose and --json");
+      weft_bad_input (&error,
+                      "--nccl: found another flag, wanted only --assumptions, --verbose and "
+                      "--json");
       return weft_cli_fail (error);
     }
-  return weft_cli_validate_nccl (input->operand, ask->verbose, input->json);
+  return weft_cli_validate_nccl (input->operand, ask->assumptions, ask->verbose, input->json);
 }
 
 int
@@ -558,9 +557,9 @@ weft_cli_validate (int argc, char **argv)
     { "verbose", NULL, "print one line per row", &ask.verbose, NULL },
     { "jobs", "N", "processes that predict rows [one per processor]", NULL, &ask.jobs },
     { "executor", weft_cli_executor_names (),
-      "SimGrid with contention, or closed formulas without [sim]",
-      NULL, &ask.executor },
-    { "assumptions", "FILE", "use FILE instead of validation/assumptions.ini", NULL,
+      "SimGrid with contention, or closed formulas without [sim]", NULL, &ask.executor },
+    { "assumptions", "FILE",
+      "use FILE instead of validation/assumptions.ini; with --nccl, of validation/nccl.ini", NULL,
       &ask.assumptions },
   };
   const struct weft_cli_page page = {

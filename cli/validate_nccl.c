@@ -190,10 +190,10 @@ print_json (const weft_nccl *nccl)
 }
 
 int
-weft_cli_validate_nccl (const char *table, gboolean verbose, gboolean json)
+weft_cli_validate_nccl (const char *table, const char *rules, gboolean verbose, gboolean json)
 {
   g_autoptr (GError) error = NULL;
-  g_autoptr (weft_nccl) nccl = weft_nccl_load (table, NULL, &error);
+  g_autoptr (weft_nccl) nccl = weft_nccl_load (table, rules, &error);
 
   if (!nccl)
     return weft_cli_fail (error);

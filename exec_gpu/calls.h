@@ -87,6 +87,14 @@ struct weft_gpu_activity {
 };
 typedef void (*weft_gpu_take) (void *user, const struct weft_gpu_activity *a);
 
+/* A library as the loader resolved it, or why it cannot be used. */
+struct weft_gpu_library {
+  const char *name, *version;
+  const char *path;    /* NULL: linked statically, or not found */
+  const char *missing; /* what the library lacks, or why it was not loaded; NULL: nothing */
+};
+typedef void (*weft_gpu_take_library) (void *user, const struct weft_gpu_library *library);
+
 /* Columns: name of the call, parameters after `self`, description. */
 #define WEFT_GPU_CALL_LIST(X)                                                                      \
   X (devices, (void *self, uint32_t *n), "number of GPUs")                                         \
@@ -187,6 +195,10 @@ struct weft_gpu_calls {
 
   /* Bytes of free memory of the chosen GPU, and of all its memory.  NULL: not supported. */
   const char *(*room) (void *self, uint64_t *left, uint64_t *all);
+
+  /* Calls take() for every library behind the calls, for reports.  NULL: not supported. */
+  void (*libraries) (void *self, weft_gpu_take_library take, void *user);
+
 #define WEFT_GPU_CALL_POINTER(name, parameters, doc) const char *(*name) parameters;
   WEFT_GPU_CALL_LIST (WEFT_GPU_CALL_POINTER)
 #undef WEFT_GPU_CALL_POINTER

@@ -167,9 +167,11 @@ play_call (struct gpu_script *s, const struct gpu_call *c, GError **error)
     return wait_for (s->m, c->event, TRUE, error);
   if (!said && !(said = make_call (s, c)))
     return TRUE;
-  g_autofree char *label =
-      c->op == WEFT_NO_OP ? g_strdup ("the step") : weft_op_label (r->p, c->op);
-  return gpu_ok (s->m, said, error, "rank %u: %s: %s", r->rank, label, gpu_call_words[c->kind]);
+  if (c->op == WEFT_NO_OP)
+    return gpu_ok (s->m, said, error, "rank %u: the step: %s", r->rank, gpu_call_words[c->kind]);
+  g_autofree char *label = weft_op_label (r->p, c->op);
+  return gpu_ok (s->m, said, error, "rank %u: %s (%s): %s", r->rank,
+                 weft_op_words[r->p->op[c->op].kind], label, gpu_call_words[c->kind]);
 }
 
 /* After an error inside a group, ends the group: later calls of this thread to NCCL, such as the

@@ -40,20 +40,26 @@ read_parentheses (struct reader *r, double *value)
   return ok;
 }
 
+static const struct {
+  const char *name;
+  double (*of) (double x);
+} functions[] = { { "ceil", ceil }, { "sqrt", sqrt } };
+
 static gboolean
 read_name (struct reader *r, double *value)
 {
   size_t length = 0;
 
-  while (g_ascii_isalnum (r->at[length]) || r->at[length] == '_')
+  while (g_ascii_isalnum (r->at[length]) || (r->at[length] && strchr ("_.", r->at[length])))
     length++;
   g_autofree char *name = g_strndup (r->at, length);
   r->at += length;
-  if (g_str_equal (name, "ceil")) {
-    gboolean ok = take (r, '(') && read_parentheses (r, value);
-    *value = ok ? ceil (*value) : NAN;
-    return ok;
-  }
+  for (unsigned i = 0; i < G_N_ELEMENTS (functions); i++)
+    if (g_str_equal (name, functions[i].name)) {
+      gboolean ok = take (r, '(') && read_parentheses (r, value);
+      *value = ok ? functions[i].of (*value) : NAN;
+      return ok;
+    }
   return r->names && r->names (name, value, r->user);
 }
 

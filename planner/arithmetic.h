@@ -7,7 +7,8 @@
  * name is unknown. */
 typedef gboolean weft_arithmetic_names (const char *name, double *value, const void *user);
 
-/* Calculates an expression of numbers, names, + - * / % ( ) and ceil(), with the usual precedence.
+/* Calculates an expression of numbers, names, + - * / % ( ), ceil() and sqrt(), with the usual
+ * precedence. Names consist of letters, digits, underscores and dots.
  * `names` NULL: the expression may not contain names. Returns FALSE if the text is not an
  * expression. */
 gboolean weft_arithmetic (const char *text, weft_arithmetic_names *names, const void *user,

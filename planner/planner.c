@@ -5,6 +5,8 @@
 #include <math.h>
 #include <stdlib.h>
 
+const char *const weft_fate_words[] = { WEFT_FATE_LIST (WEFT_WORD_TEXT) NULL };
+
 /* A candidate is not simulated if its bound by FLOPs exceeds this many times the best clock
  * time. */
 #define PRUNE_FACTOR 1.5

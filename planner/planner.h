@@ -31,15 +31,16 @@
 #include "core/report/report.h"
 #include "planner/space.h"
 
-enum weft_fate {
-  /* an internal check (core/base/invariant.h) rejected the candidate, which is a bug of Weft */
-  WEFT_FATE_FAULT,
-  WEFT_FATE_RULE,      /* breaks a rule */
-  WEFT_FATE_MEMORY,    /* the candidate does not fit in memory */
-  WEFT_FATE_PRUNED,    /* a lower bound ruled out the candidate */
-  WEFT_FATE_RANKED,    /* the candidate was ranked by its clock time */
-  WEFT_FATE_SIMULATED, /* the candidate has a clock time and a simulated time */
-};
+/* X (constant, word, doc): what became of a candidate. */
+#define WEFT_FATE_LIST(X)                                                                          \
+  X (WEFT_FATE_FAULT, "fault", "an internal check (core/base/invariant.h) rejected it: a bug")     \
+  X (WEFT_FATE_RULE, "breaks a rule", "a rule refuses its job")                                    \
+  X (WEFT_FATE_MEMORY, "does not fit", "it needs more memory than there is")                       \
+  X (WEFT_FATE_PRUNED, "ruled out", "a lower bound exceeds the time of better candidates")         \
+  X (WEFT_FATE_RANKED, "ranked", "it has a clock time")                                            \
+  X (WEFT_FATE_SIMULATED, "simulated", "it has a clock time and a simulated time")
+enum weft_fate { WEFT_FATE_LIST (WEFT_WORD_ID) WEFT_N_FATE };
+extern const char *const weft_fate_words[];
 
 struct weft_candidate {
   /* values of the axes; weft_space_job() makes the candidate's job from them */
@@ -75,7 +76,7 @@ typedef struct weft_search {
   /* candidates, best first: simulated candidates by simulated time, then ranked candidates by clock
    * time, then the others */
   struct weft_candidate *candidate;
-  uint32_t by_fate[WEFT_FATE_SIMULATED + 1];
+  uint32_t by_fate[WEFT_N_FATE];
   /* the fastest candidate that does not fit, but would be simulated if it fitted; NULL if there is
    * none or near_miss is FALSE */
   const struct weft_candidate *miss;

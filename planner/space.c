@@ -471,6 +471,12 @@ field_of (const struct axis *axis)
   return &table->field[axis->field];
 }
 
+const struct weft_field *
+weft_space_field (enum weft_axis axis)
+{
+  return field_of (&axes[axis]);
+}
+
 static int32_t
 pack (int64_t value)
 {

@@ -30,6 +30,9 @@ struct weft_job weft_space_job (const struct weft_job *job, const struct weft_ch
 uint32_t weft_space_values (const struct weft_job *job, enum weft_axis axis,
                             int64_t values[WEFT_SPACE_VALUES]);
 
+/* The row of the table of settings that describes an axis. */
+const struct weft_field *weft_space_field (enum weft_axis axis);
+
 /* The value of the job's setting that is an axis. */
 union weft_value *weft_space_setting (struct weft_job *job, enum weft_axis axis);
 

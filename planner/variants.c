@@ -166,13 +166,17 @@ predict (void *user, uint32_t task, void *result)
 }
 
 static gboolean
-run_batch (weft_variants *x, const uint32_t *cell, uint32_t n, GError **error)
+run_batch (weft_variants *x, uint32_t n_workers, const uint32_t *cell, uint32_t n, GError **error)
 {
   struct batch batch = { x, cell };
   g_autofree struct weft_cell *result = g_new0 (struct weft_cell, n);
   g_autofree gboolean *done = g_new0 (gboolean, n);
   const struct weft_workers tasks = {
-    .n_tasks = n, .result_bytes = sizeof *result, .run = predict, .user = &batch
+    .n_tasks = n,
+    .n_workers = n_workers,
+    .result_bytes = sizeof *result,
+    .run = predict,
+    .user = &batch
   };
 
   if (!weft_workers_run (&tasks, result, done, error))
@@ -379,7 +383,7 @@ weft_variants_run (weft_variants *x, const struct weft_variants_run *run, GError
   for (uint32_t at = 0; at < n; at += batch) {
     if (run->stop && run->stop (run->user))
       return TRUE;
-    if (!run_batch (x, open + at, MIN (batch, n - at), error) ||
+    if (!run_batch (x, run->n_workers, open + at, MIN (batch, n - at), error) ||
         (run->csv && !save (x, run->csv, error)))
       return FALSE;
     if (run->progress)

@@ -45,6 +45,7 @@ gboolean weft_variants_load (weft_variants *variants, const char *path, GError *
 
 struct weft_variants_run {
   const char *csv; /* file to which results are written after each batch; NULL: none */
+  uint32_t n_workers; /* number of processes, as in struct weft_workers (workers.h) */
   gboolean (*stop) (void *user);
   void (*progress) (void *user, uint32_t done, uint32_t of);
   void *user;

@@ -157,9 +157,11 @@ append_args (GString *out, const weft_program *p, uint32_t op)
 {
   const struct weft_op *row = &p->op[op];
 
-  g_string_append_printf (out, ",\"args\":{\"op\":%u,\"kind\":\"%s\",\"phase\":\"%s\",\"chunk\":%u",
-                          op, weft_op_info[row->kind].word, weft_phase_words[row->phase],
-                          row->chunk);
+  g_string_append_printf (out,
+                          ",\"args\":{\"op\":%u,\"kind\":\"%s\",\"lane\":\"%s\",\"phase\":\"%s\","
+                          "\"chunk\":%u",
+                          op, weft_op_info[row->kind].word, weft_lane_words[row->lane],
+                          weft_phase_words[row->phase], row->chunk);
   if (row->layer != WEFT_NO_LAYER)
     g_string_append_printf (out, ",\"layer\":%u", row->layer);
   if (row->micro != WEFT_NO_MICRO)
@@ -168,6 +170,10 @@ append_args (GString *out, const weft_program *p, uint32_t op)
     g_string_append_printf (out, ",\"group\":\"%s\"", weft_group_word (row->group));
   if (row->flags & WEFT_OP_RECOMPUTE)
     g_string_append (out, ",\"recompute\":true");
+  if (row->flags & WEFT_OP_GROUPED)
+    g_string_append (out, ",\"grouped\":true");
+  if (row->flags & WEFT_OP_FUSED)
+    g_string_append (out, ",\"fused\":true");
   g_string_append_printf (out, ",\"bytes\":%.0f,\"flops\":%.0f", weft_op_bytes (p, op),
                           weft_op_flops (p, op));
   append_shape (out, weft_op_shape (p, op));

@@ -3,11 +3,11 @@
  *
  * Each observed rank is a process and each lane is a thread, in the order of ranks and lanes.
  * Members of a group of transfers overlap, so the second and later members have rows of their own:
- * "pp 2", then "pp 3". Slices have the data of the op (number, phase, layer, microbatch, shape,
- * FLOPs, bytes). Arrows lead from an op to the ops on other lanes that depend on it, and from a
- * send to its receive. Phases that timers measure are slices of a row "timers". The counter
- * "memory" stacks the bytes of all buffers that are alive on the GPU, by kind, including permanent
- * buffers.
+ * "pp 2", then "pp 3". Slices have the data of the op (number, kind, lane, phase, layer,
+ * microbatch, shape, FLOPs, bytes), from which interop/traces/kineto.h reads a trace back. Arrows
+ * lead from an op to the ops on other lanes that depend on it, and from a send to its receive.
+ * Phases that timers measure are slices of a row "timers". The counter "memory" stacks the bytes of
+ * all buffers that are alive on the GPU, by kind, including permanent buffers.
  *
  * The file is written while it is generated. If the path ends in .gz, the file is compressed;
  * viewers read both forms. */

@@ -32,7 +32,7 @@ string(REPLACE -O3 -O1 CMAKE_CUDA_FLAGS_RELEASE "${CMAKE_CUDA_FLAGS_RELEASE}")
 
 file(GLOB cuda_kernels CONFIGURE_DEPENDS kernels/cuda/*.cu kernels/cuda/*.c)
 add_library(weft_cuda MODULE exec_gpu/cuda/module/calls_cuda.c exec_gpu/cuda/module/cupti.c exec_gpu/cuda/module/driver.c
-            exec_gpu/cuda/module/fused.c exec_gpu/cuda/module/sums.cu ${cuda_kernels})
+            exec_gpu/cuda/module/fused.c exec_gpu/cuda/module/libraries.c exec_gpu/cuda/module/sums.cu ${cuda_kernels})
 # Warnings are errors, except for GLib's printf attribute, which nvcc does not know.
 target_compile_options(weft_cuda PRIVATE
   $<$<COMPILE_LANGUAGE:C>:-Werror>
@@ -70,8 +70,9 @@ if(WEFT_CUPTI_INCLUDE)
   target_include_directories(weft_cuda SYSTEM PRIVATE ${WEFT_CUPTI_INCLUDE})
   target_compile_definitions(weft_cuda PRIVATE WEFT_CUPTI_MAJOR=${CUDAToolkit_VERSION_MAJOR})
 endif()
-target_link_libraries(weft_cuda PRIVATE weft_core CUDA::cudart_static CUDA::cublasLt ${WEFT_NCCL})
-target_link_options(weft_cuda PRIVATE -Wl,-Bsymbolic)
+target_link_libraries(weft_cuda PRIVATE weft_kernels weft_core CUDA::cudart_static CUDA::cublasLt ${WEFT_NCCL})
+# A missing symbol is an error here: otherwise the module would fail to load on a machine with a GPU.
+target_link_options(weft_cuda PRIVATE -Wl,-Bsymbolic -Wl,-z,defs)
 set_target_properties(weft_cuda PROPERTIES CUDA_RUNTIME_LIBRARY Static)
 # CMake assumes that the loader searches the toolkit's folder.  These run paths are for systems
 # where it does not; LD_LIBRARY_PATH has priority.

@@ -35,7 +35,10 @@ struct choice {
   /* bits of enum apart: the library runs the product alone, and kernels of Weft run before or after
    * the product */
   uint64_t apart;
+  float ms;       /* measured time; 0: not measured, the library's first suggestion */
+  uint32_t tried; /* number of algorithms that were measured */
 };
+G_STATIC_ASSERT (sizeof (struct choice) == 144); /* no padding: a choice is saved as bytes */
 
 enum apart { APART_EPILOGUE = 1, APART_BIAS = 2 };
 
@@ -45,6 +48,8 @@ struct weft_cuda_blas {
   GHashTable *loaded;  /* set of struct choice * whose kernels load_product() has loaded */
   int arch;            /* 10 * major + minor */
   gboolean only_prepare;
+  gboolean said;      /* a message has said that products are not measured */
+  const char *broken; /* why no product can run any more; NULL: products run */
   /* names library, driver and GPU, as in the first line of the file of algorithms */
   char machine[360];
 };
@@ -402,7 +407,27 @@ fastest_of (const struct weft_cuda_launch *on, const struct weft_cuda_gemm *g, c
             const struct choice *choice)
 {
   const struct attempt attempt = { on, g, c, choice };
-  return weft_trial_time (run_attempt, &attempt, on->stream);
+  float took = weft_trial_time (run_attempt, &attempt, on->stream);
+
+  if (took == WEFT_TRIAL_HUNG && !on->blas->broken) {
+    on->blas->broken = "a matmul of cuBLASLt did not end while algorithms were timed";
+    g_printerr ("weft: the matmul of %" G_GUINT64_FORMAT " x %" G_GUINT64_FORMAT
+                " x %" G_GUINT64_FORMAT " did not end within %g s\n",
+                g->m, g->n, g->k, weft_trial_limit);
+  }
+  return took;
+}
+
+/* Says once that the heuristic chooses, because there is no memory for operands. */
+static void
+say_unmeasured (struct weft_cuda_blas *blas, const struct weft_cuda_gemm *g)
+{
+  if (!blas->said)
+    g_printerr ("weft: no GPU memory is left to time matmuls: that of %" G_GUINT64_FORMAT
+                " x %" G_GUINT64_FORMAT " x %" G_GUINT64_FORMAT
+                ", and perhaps others, use cuBLASLt's first suggestion, which may be slower\n",
+                g->m, g->n, g->k);
+  blas->said = TRUE;
 }
 
 /* ----------------------------------------------------------------- operands for timing */
@@ -453,28 +478,31 @@ time_of (const struct weft_cuda_launch *on, const struct weft_cuda_gemm *g,
   return call_init (&c, &product) ? -1 : fastest_of (on, &o.gemm, &c, choice);
 }
 
-/* Measures n algorithms, and returns the index of the fastest one; 0 if no algorithm could be
- * measured. */
-static int
-fastest (const struct weft_cuda_launch *on, const struct weft_cuda_gemm *g,
-         const cublasLtMatmulHeuristicResult_t *found, int n)
+/* Measures n algorithms, and sets algorithm, scratch, ms and tried of a choice to those of the
+ * fastest one. Leaves the choice unchanged if no algorithm can be measured. */
+static void
+take_fastest (const struct weft_cuda_launch *on, const struct weft_cuda_gemm *g,
+              const cublasLtMatmulHeuristicResult_t *found, int n, struct choice *choice)
 {
   g_auto (operands) o = { 0 };
   g_auto (call) c = { 0 };
-  float least = -1;
-  int best = 0;
 
-  if (!make_operands (&o, g) || call_init (&c, &o.gemm))
-    return 0;
-  for (int i = 0; i < n; i++) {
-    const struct choice tried = { .algorithm = found[i].algo, .scratch = found[i].workspaceSize };
-    float took = fastest_of (on, &o.gemm, &c, &tried);
-    if (took >= 0 && (least < 0 || took < least)) {
-      least = took;
-      best = i;
-    }
+  if (!make_operands (&o, g)) {
+    say_unmeasured (on->blas, g);
+    return;
   }
-  return best;
+  if (call_init (&c, &o.gemm))
+    return;
+  for (int i = 0; i < n && !on->blas->broken; i++) {
+    struct choice tried = { .algorithm = found[i].algo, .scratch = found[i].workspaceSize };
+    float took = tried.ms = fastest_of (on, &o.gemm, &c, &tried);
+    choice->tried += took >= 0;
+    if (took < 0 || (choice->ms > 0 && took >= choice->ms))
+      continue;
+    choice->algorithm = tried.algorithm;
+    choice->scratch = tried.scratch;
+    choice->ms = took;
+  }
 }
 
 static const struct choice *
@@ -499,8 +527,11 @@ choose (const struct weft_cuda_launch *on, const struct weft_cuda_gemm *g, const
     *error = guess (on, g, &c, found, &n);
   if (*error)
     return NULL;
-  int best = on->blas->only_prepare && n > 1 ? fastest (on, g, found, n) : 0;
-  const struct choice choice = { shape_of (g), found[best].algo, found[best].workspaceSize, 0 };
+  struct choice choice = { .shape = shape_of (g),
+                           .algorithm = found[0].algo,
+                           .scratch = found[0].workspaceSize };
+  if (on->blas->only_prepare)
+    take_fastest (on, g, found, n, &choice);
   return remember (on->blas, &choice);
 }
 
@@ -579,6 +610,7 @@ choice_with (const struct weft_cuda_launch *on, const struct weft_cuda_gemm *g, 
   *error = NULL;
   if (one && on->blas->only_prepare) {
     float together = time_of (on, g, one), both = time_of (on, g, &apart);
+    apart.ms = MAX (both, 0);
     if (together < 0 || (both >= 0 && both < together))
       one = NULL;
   }
@@ -609,9 +641,11 @@ weft_cuda_multiply (const struct weft_cuda_launch *on, const struct weft_cuda_ge
 
   if (error)
     return error;
+  if (on->blas->broken)
+    return on->blas->broken;
   const struct choice *choice = (gemm->epilogue ? choice_with : choice_of) (on, gemm, &error);
-  if (error || on->blas->only_prepare)
-    return error;
+  if (error || on->blas->broken || on->blas->only_prepare)
+    return error ? error : on->blas->broken;
   if (weft_cuda_loads_only ())
     load_product (on, gemm, choice);
   struct weft_cuda_gemm product = plain_of (gemm, choice->apart);
@@ -669,10 +703,73 @@ weft_blas_free (struct weft_cuda_blas *blas)
   g_free (blas);
 }
 
+/* Appends the settings of an algorithm; cublasLt.h explains the numbers. */
+static void
+describe_algorithm (const cublasLtMatmulAlgo_t *algorithm, GString *words)
+{
+  static const struct {
+    const char *word;
+    cublasLtMatmulAlgoConfigAttributes_t attribute;
+    size_t bytes;
+  } settings[] = {
+    { "algorithm", CUBLASLT_ALGO_CONFIG_ID, 4 },
+    { "tile", CUBLASLT_ALGO_CONFIG_TILE_ID, 4 },
+    { "stages", CUBLASLT_ALGO_CONFIG_STAGES_ID, 4 },
+    { "split_k", CUBLASLT_ALGO_CONFIG_SPLITK_NUM, 4 },
+    { "reduction", CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME, 4 },
+    { "swizzle", CUBLASLT_ALGO_CONFIG_CTA_SWIZZLING, 4 },
+    { "custom", CUBLASLT_ALGO_CONFIG_CUSTOM_OPTION, 4 },
+    { "inner", CUBLASLT_ALGO_CONFIG_INNER_SHAPE_ID, 2 },
+    { "cluster", CUBLASLT_ALGO_CONFIG_CLUSTER_SHAPE_ID, 2 },
+  };
+
+  for (unsigned i = 0; i < G_N_ELEMENTS (settings); i++) {
+    uint32_t value = 0;
+    size_t bytes = 0;
+    if (cublasLtMatmulAlgoConfigGetAttribute (algorithm, settings[i].attribute, &value,
+                                              settings[i].bytes, &bytes) == CUBLAS_STATUS_SUCCESS)
+      g_string_append_printf (words, " %s=%u", settings[i].word, value);
+  }
+}
+
+static void
+describe_choice (const void *bytes, GString *words)
+{
+  struct choice choice;
+  const struct shape *s = &choice.shape;
+
+  memcpy (&choice, bytes, sizeof choice);
+  g_string_append_printf (words,
+                          "m=%" G_GUINT64_FORMAT " n=%" G_GUINT64_FORMAT " k=%" G_GUINT64_FORMAT
+                          " type=%s out=%s a_turned=%d b_turned=%d accumulate=%d epilogue=%d"
+                          " bias=%d apart=%d",
+                          s->m, s->n, s->k, weft_dtype_words[s->dtype],
+                          weft_dtype_words[s->y_dtype], s->a_turned, s->b_turned, s->accumulate,
+                          s->epilogue, s->alignment[3] > 0, (int) choice.apart);
+  describe_algorithm (&choice.algorithm, words);
+  g_string_append_printf (words, " scratch=%" G_GUINT64_FORMAT " tried=%u ms=%.5f", choice.scratch,
+                          choice.tried, (double) choice.ms);
+  if (choice.ms > 0)
+    g_string_append_printf (words, " tflops=%.1f",
+                            2e-9 * (double) s->m * (double) s->n * (double) s->k / choice.ms);
+}
+
+static struct weft_trial_file
+file_of (const struct weft_cuda_blas *blas, const char *path)
+{
+  return (struct weft_trial_file){ .path = path,
+                                   .machine = blas->machine,
+                                   .what = "algorithm of a matrix product",
+                                   .bytes = sizeof (struct choice),
+                                   .describe = describe_choice };
+}
+
 gboolean
 weft_blas_save (const struct weft_cuda_blas *blas, const char *path, GError **error)
 {
-  return weft_trial_save (path, blas->machine, blas->choices, sizeof (struct choice), error);
+  const struct weft_trial_file file = file_of (blas, path);
+
+  return weft_trial_save (&file, blas->choices, error);
 }
 
 static void
@@ -684,12 +781,10 @@ take_choice (void *user, const void *bytes)
 gboolean
 weft_blas_load (struct weft_cuda_blas *blas, const char *path, uint32_t *found, GError **error)
 {
-  const struct weft_trial_file file = { .path = path,
-                                        .machine = blas->machine,
-                                        .what = "algorithm of a matrix product",
-                                        .bytes = sizeof (struct choice),
-                                        .take = take_choice,
-                                        .user = blas };
+  struct weft_trial_file file = file_of (blas, path);
+
+  file.take = take_choice;
+  file.user = blas;
   return weft_trial_load (&file, found, error);
 }
 

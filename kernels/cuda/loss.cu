@@ -397,6 +397,22 @@ kept_bytes (uint64_t row)
   return row < most ? row : most;
 }
 
+/* Requests as much as possible of the memory that shared memory and L1 cache divide: otherwise the
+ * driver may choose a division that holds one block where two fit. */
+template <class F>
+static const char *
+prefer_shared (F *kernel)
+{
+#ifdef WEFT_CUDA_EMULATOR
+  (void) kernel;
+  return NULL;
+#else
+  return told (cudaFuncSetAttribute ((const void *) kernel,
+                                     cudaFuncAttributePreferredSharedMemoryCarveout,
+                                     cudaSharedmemCarveoutMaxShared));
+#endif
+}
+
 template <class T, class V>
 static const char *
 run_rows (const struct weft_cuda_launch *l)
@@ -407,6 +423,8 @@ run_rows (const struct weft_cuda_launch *l)
   unsigned threads = kept > SHARED_BY_TWO ? 2 * ROW_THREADS : ROW_THREADS;
   const char *error = allow (row_both<T, V>, kept);
 
+  if (!error)
+    error = prefer_shared (row_both<T, V>);
   if (error)
     return error;
   WEFT_LAUNCH ((row_both<T, V>), blocks_for (v.rows, 1, MOST_BLOCKS), threads, kept, l->stream,

@@ -243,10 +243,11 @@ leave_sums (const float (&sum)[2][PER][pack<T>::n], uint64_t columns, float *par
 }
 
 /* With one warp per row, two blocks run per multiprocessor, because one block has too few loads in
- * flight. */
+ * flight. With four packs per thread, one block has enough, and two would have too few registers:
+ * the sums alone take 64 per thread, and at 128 the kernel spilled. */
 template <class T, int PER, bool WARP>
 __global__ void
-__launch_bounds__ (WARP ? 32 * TEAM_WARPS : TEAM_BLOCK, WARP ? 2 : 1)
+__launch_bounds__ (WARP ? 32 * TEAM_WARPS : TEAM_BLOCK, WARP && PER < WARP_PACKS ? 2 : 1)
 backward_rows (const struct row_norm c, const struct row_backward<T> o)
 {
   WEFT_DYNAMIC_SHARED (float, shared);

@@ -3,7 +3,10 @@
 #include <cuda_runtime.h>
 
 #define PATTERN (1u << 20) /* elements */
-enum { N_RUNS = 5 };
+enum { N_RUNS = 5, PAUSE = 20 /* microseconds between two questions whether a run has ended */ };
+
+double weft_trial_limit = 10;
+static gboolean hung; /* work of this process does not end */
 
 uint32_t
 weft_trial_alignment (const void *at)
@@ -66,7 +69,24 @@ weft_trial_block (void **block, const void *like, uint64_t n, uint8_t dtype, con
 void
 weft_trial_free (void *block)
 {
-  (void) cudaFree (block);
+  if (!hung)
+    (void) cudaFree (block);
+}
+
+/* Waits until an event is complete, at most weft_trial_limit seconds. */
+static gboolean
+is_complete (cudaEvent_t event)
+{
+  gint64 end = g_get_monotonic_time () + (gint64) (weft_trial_limit * G_USEC_PER_SEC);
+  cudaError_t state;
+
+  while ((state = cudaEventQuery (event)) == cudaErrorNotReady && !hung) {
+    hung = g_get_monotonic_time () > end;
+    g_usleep (PAUSE);
+  }
+  if (state != cudaSuccess)
+    (void) cudaGetLastError ();
+  return state == cudaSuccess;
 }
 
 float
@@ -75,18 +95,17 @@ weft_trial_time (const char *(*run) (const void *user), const void *user, void *
   cudaEvent_t begin = NULL, end = NULL;
   float least = -1, took;
   gboolean ok = cudaEventCreate (&begin) == cudaSuccess && cudaEventCreate (&end) == cudaSuccess &&
-                !run (user);
+                !hung;
 
-  for (int i = 0; ok && i < N_RUNS; i++) {
+  for (int i = 0; ok && i < 1 + N_RUNS; i++) {
     ok = cudaEventRecord (begin, (cudaStream_t) stream) == cudaSuccess && !run (user) &&
-         cudaEventRecord (end, (cudaStream_t) stream) == cudaSuccess &&
-         cudaEventSynchronize (end) == cudaSuccess &&
+         cudaEventRecord (end, (cudaStream_t) stream) == cudaSuccess && is_complete (end) &&
          cudaEventElapsedTime (&took, begin, end) == cudaSuccess;
-    least = ok && (least < 0 || took < least) ? took : least;
+    least = ok && i > 0 && (least < 0 || took < least) ? took : least; /* run 0 warms up */
   }
   if (begin)
     (void) cudaEventDestroy (begin);
   if (end)
     (void) cudaEventDestroy (end);
-  return ok ? least : -1;
+  return hung ? WEFT_TRIAL_HUNG : ok ? least : -1;
 }

@@ -18,26 +18,34 @@ weft_trial_block (void **block, const void *like, uint64_t n, uint8_t dtype, con
 void weft_trial_free (void *block);
 
 /* Milliseconds of the fastest of several runs on a stream (cudaStream_t) after a warm-up run;
- * negative: `run` failed. Waits for the stream. `run` enqueues work and returns NULL or an error
- * text. */
+ * negative: `run` failed. `run` enqueues work and returns NULL or an error text. Waits for the
+ * stream, but for a run at most weft_trial_limit seconds: then returns WEFT_TRIAL_HUNG, and frees
+ * no memory from then on, because a call that frees would wait for the work that does not end. The
+ * process cannot use the GPU any more. */
 float weft_trial_time (const char *(*run) (const void *user), const void *user, void *stream);
+#define WEFT_TRIAL_HUNG (-2.0f)
+/* 10 s, an estimate: a hundred times the longest kernel of the compared models. Tests shorten
+ * it. */
+extern double weft_trial_limit;
 
 /* Path of a file of choices, in the user's cache folder; `kind` names what is chosen. The file has
- * a first line that names the machine (libraries, driver, GPU), then one line of hex digits per
- * choice. The caller frees the path. */
+ * a first line that names the machine (libraries, driver, GPU), then one line per choice: hex
+ * digits, and behind a space words that nobody reads back. The caller frees the path. */
 char *weft_trial_path (const char *kind, const char *machine);
-
-/* Saves the values of a hash table, each of `bytes` bytes, to a file. Creates missing folders. */
-gboolean weft_trial_save (const char *path, const char *machine, GHashTable *values, size_t bytes,
-                          GError **error);
 
 struct weft_trial_file {
   const char *path, *machine, *what; /* what: the word for a line of the file in error messages */
-  size_t bytes;
+  size_t bytes;                      /* of a value */
   /* called with each value of the file; must copy the value */
   void (*take) (void *user, const void *bytes);
   void *user;
+  /* appends a value as words KEY=NUMBER or KEY=WORD, for people and tests/gpu; NULL: no words */
+  void (*describe) (const void *bytes, GString *words);
 };
+
+/* Saves the values of a hash table to a file. Creates missing folders. */
+gboolean
+weft_trial_save (const struct weft_trial_file *file, GHashTable *values, GError **error);
 
 /* Loads the values of a file. If another machine has written the file, no line is loaded. *found is
  * the number of values that were loaded. */

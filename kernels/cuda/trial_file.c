@@ -25,23 +25,24 @@ take_bytes (const char *text, void *data, size_t bytes)
 }
 
 gboolean
-weft_trial_save (const char *path, const char *machine, GHashTable *values, size_t bytes,
-                 GError **error)
+weft_trial_save (const struct weft_trial_file *file, GHashTable *values, GError **error)
 {
-  g_autofree char *folder = g_path_get_dirname (path);
+  g_autofree char *folder = g_path_get_dirname (file->path);
   g_autoptr (GString) text = g_string_new (NULL);
   GHashTableIter iter;
   gpointer value;
 
-  g_string_append_printf (text, "%s\n", machine);
+  g_string_append_printf (text, "%s\n", file->machine);
   g_hash_table_iter_init (&iter, values);
   while (g_hash_table_iter_next (&iter, NULL, &value)) {
-    append_bytes (text, value, bytes);
+    append_bytes (text, value, file->bytes);
+    if (file->describe)
+      file->describe (value, g_string_append_c (text, ' '));
     g_string_append_c (text, '\n');
   }
   /* ignores an error here: if the folder cannot be made, writing the file fails */
   (void) g_mkdir_with_parents (folder, 0700);
-  return g_file_set_contents (path, text->str, (gssize) text->len, error);
+  return g_file_set_contents (file->path, text->str, (gssize) text->len, error);
 }
 
 gboolean
@@ -57,6 +58,7 @@ weft_trial_load (const struct weft_trial_file *file, uint32_t *found, GError **e
   for (guint i = 1; line[0] && g_str_equal (line[0], file->machine) && line[i]; i++) {
     if (!*line[i])
       continue;
+    line[i][strcspn (line[i], " ")] = '\0';
     if (!take_bytes (line[i], value, file->bytes))
       return weft_bad_input (error, "%s:%u: found no %s, wanted %zu hex digits", file->path, i + 1,
                              file->what, 2 * file->bytes);

@@ -3,10 +3,13 @@
 #include "kernels/cuda/blas.h"
 #include "kernels/cuda/fp8_scales.h"
 #include "kernels/cuda/table.h"
+#include "kernels/cuda/trial.h"
 #include "tests/made/cuda_case.h"
 #include "tests/runner/folder.h"
 #include "tests/doubles/playing_cublaslt.h"
 #include "tests/runner/runner.h"
+#include <sys/wait.h>
+#include <unistd.h>
 
 /* ------------------------------------------------------------------------------ the device */
 
@@ -138,6 +141,22 @@ prepare (struct host *h, const struct weft_kernel *k)
   assert_null (h->error);
 }
 
+/* Words behind the digits say what was chosen; tests/gpu/run.sh makes rows of its results of
+ * them. */
+static void
+assert_choice_is_described (const char *path)
+{
+  static const char words[] =
+      " m=16 n=24 k=8 type=bf16 out=bf16 a_turned=0 b_turned=1 accumulate=0 epilogue=0 bias=1 "
+      "apart=0 algorithm=2 tile=0 stages=0 split_k=0 reduction=0 swizzle=0 custom=0 inner=0 "
+      "scratch=0 tried=3 ms=1.00000 tflops=0.0\n";
+  g_autofree char *text = NULL;
+
+  assert_true (g_file_get_contents (path, &text, NULL, NULL));
+  if (!g_str_has_suffix (text, words))
+    fail_msg ("found %s, wanted its end to be%s", text, words);
+}
+
 static void
 the_fastest_algorithm_is_kept_in_a_file_and_found_again (void **state)
 {
@@ -156,6 +175,7 @@ the_fastest_algorithm_is_kept_in_a_file_and_found_again (void **state)
   prepare (&h, &k);
   assert_true (playing_cublaslt.n_heuristics == 1 && playing_cublaslt.n_checks == 1);
   assert_true (weft_blas_save (h.blas, path, NULL));
+  assert_choice_is_described (path);
   close_host (&h);
 
   h = open_host (90);
@@ -268,6 +288,58 @@ what_is_only_loaded_runs_once_on_operands_of_its_own (void **state)
   }
 }
 
+/* Without memory for operands, the first suggestion is used, and a message on stderr says so. */
+static void
+without_memory_to_measure_the_first_suggestion_runs (void **state)
+{
+  struct weft_kernel k = product_of (WEFT_OP_MATMUL, 16, 24, 8);
+  struct host h = open_host (90);
+
+  (void) state;
+  playing_cublaslt.fastest = 2;
+  playing_cublaslt.no_memory = TRUE;
+  prepare (&h, &k);
+  assert_int_equal (playing_cublaslt.n_products, 0);
+  call (&h, &k);
+  assert_null (h.error);
+  assert_int_equal (playing_cublaslt.n_products, 1);
+  close_host (&h);
+  free_product (&k);
+}
+
+/* Runs in a process of its own, because trial.c cannot use the GPU any more behind a matmul that
+ * does not end. */
+static int
+be_hung (void)
+{
+  struct weft_kernel k = product_of (WEFT_OP_MATMUL_GELU, 16, 24, 8);
+  struct host h = open_host (90);
+
+  weft_trial_limit = 0.01;
+  playing_cublaslt.hangs = 2;
+  weft_blas_only_prepare (h.blas, TRUE);
+  for (int i = 0; i < 2; i++) {
+    call (&h, &k);
+    if (!h.error || !strstr (h.error, "did not end"))
+      return 1;
+  }
+  return playing_cublaslt.n_products == 2 && playing_cublaslt.n_freed == 0 ? 0 : 2;
+}
+
+static void
+a_matmul_that_does_not_end_is_named_and_nothing_waits_for_it (void **state)
+{
+  pid_t child = fork ();
+  int status = -1;
+
+  (void) state;
+  if (child == 0)
+    _exit (be_hung ());
+  assert_int_equal (waitpid (child, &status, 0), child);
+  assert_true (WIFEXITED (status));
+  assert_int_equal (WEXITSTATUS (status), 0);
+}
+
 static void
 a_recipe_that_a_gpu_lacks_is_refused_with_one_that_it_has (void **state)
 {
@@ -291,6 +363,8 @@ static const struct CMUnitTest tests[] = {
   cmocka_unit_test (an_algorithm_that_wants_more_scratch_than_there_is_is_not_taken),
   cmocka_unit_test (what_the_library_does_not_add_follows),
   cmocka_unit_test (what_is_only_loaded_runs_once_on_operands_of_its_own),
+  cmocka_unit_test (without_memory_to_measure_the_first_suggestion_runs),
+  cmocka_unit_test (a_matmul_that_does_not_end_is_named_and_nothing_waits_for_it),
   cmocka_unit_test (a_recipe_that_a_gpu_lacks_is_refused_with_one_that_it_has),
 };
 

@@ -360,6 +360,24 @@ cublasLtMatmulAlgoGetHeuristic (cublasLtHandle_t handle, cublasLtMatmulDesc_t de
   return status == CUBLAS_STATUS_SUCCESS && *n == 0 ? CUBLAS_STATUS_NOT_SUPPORTED : status;
 }
 
+/* Settings of an algorithm: its number, and 0 for everything else. Knows no cluster shape, as
+ * releases of cuBLASLt before Hopper. */
+cublasStatus_t
+cublasLtMatmulAlgoConfigGetAttribute (const cublasLtMatmulAlgo_t *algo,
+                                      cublasLtMatmulAlgoConfigAttributes_t attribute, void *out,
+                                      size_t bytes, size_t *written)
+{
+  struct algorithm algorithm;
+
+  memcpy (&algorithm, algo, sizeof algorithm);
+  if (attribute == CUBLASLT_ALGO_CONFIG_CLUSTER_SHAPE_ID || algorithm.magic != MAGIC)
+    return CUBLAS_STATUS_INVALID_VALUE;
+  uint32_t value = attribute == CUBLASLT_ALGO_CONFIG_ID ? algorithm.number : 0;
+  memcpy (out, &value, MIN (bytes, sizeof value));
+  *written = bytes;
+  return CUBLAS_STATUS_SUCCESS;
+}
+
 cublasStatus_t
 cublasLtMatmulAlgoCheck (cublasLtHandle_t handle, cublasLtMatmulDesc_t desc,
                          cublasLtMatrixLayout_t a, cublasLtMatrixLayout_t b,
@@ -568,12 +586,15 @@ cudaGetLastError (void)
 cudaError_t
 cudaMalloc (void **out, size_t bytes)
 {
+  if (playing_cublaslt.no_memory)
+    return cudaErrorMemoryAllocation;
   return posix_memalign (out, 256, MAX (bytes, 1)) == 0 ? cudaSuccess : cudaErrorMemoryAllocation;
 }
 
 cudaError_t
 cudaFree (void *block)
 {
+  playing_cublaslt.n_freed += block != NULL;
   free (block);
   return cudaSuccess;
 }
@@ -614,10 +635,12 @@ cudaEventRecord (cudaEvent_t event, cudaStream_t stream)
 }
 
 cudaError_t
-cudaEventSynchronize (cudaEvent_t event)
+cudaEventQuery (cudaEvent_t event)
 {
   (void) event;
-  return cudaSuccess;
+  return playing_cublaslt.hangs && playing_cublaslt.n_products >= playing_cublaslt.hangs
+             ? cudaErrorNotReady
+             : cudaSuccess;
 }
 
 cudaError_t

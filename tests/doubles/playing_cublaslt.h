@@ -16,6 +16,11 @@ struct playing_cublaslt {
   uint32_t fastest; /* index of the fastest algorithm among the suggestions */
   /* TRUE: a matmul with fused GELU takes longer than a plain matmul and a GELU kernel */
   int dear_epilogues;
-  int forgets; /* TRUE: cublasLtMatmulAlgoCheck() refuses every algorithm */
+  int forgets;   /* TRUE: cublasLtMatmulAlgoCheck() refuses every algorithm */
+  int no_memory; /* TRUE: cudaMalloc() fails */
+  /* number of the matmul, counted from 1, that does not end: no event behind it is complete; 0:
+   * none */
+  uint64_t hangs;
+  uint64_t n_freed; /* blocks that cudaFree() has freed */
 };
 extern struct playing_cublaslt playing_cublaslt;

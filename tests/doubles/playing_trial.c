@@ -34,5 +34,7 @@ weft_trial_time (const char *(*run) (const void *user), const void *user, void *
   float takes = playing_trial.takes[playing_trial.n_runs++ % G_N_ELEMENTS (playing_trial.takes)];
 
   (void) stream;
+  if (takes == WEFT_TRIAL_HUNG)
+    return takes;
   return takes >= 0 && !run (user) ? takes : -1;
 }

@@ -4,7 +4,8 @@
 #include "kernels/cuda/trial.h"
 
 struct playing_trial {
-  float takes[8];     /* milliseconds of the next runs, in order; negative: this run fails */
+  /* milliseconds of the next runs, in order; negative: this run fails, or WEFT_TRIAL_HUNG */
+  float takes[8];
   uint32_t n_runs;    /* number of runs so far */
   uint32_t n_blocks;  /* number of memory blocks that are allocated now */
   gboolean no_memory; /* allocations fail */

@@ -242,6 +242,7 @@ parts_of_sequences_are_left_to_our_own_kernels (void **state)
 
 /* The first attention call of a job and its backward call, with memory for their operands. */
 struct tried {
+  const char *machine; /* for the file of choices */
   weft_plan *plan;
   struct weft_kernel kernel[2];
   uint8_t *scratch;
@@ -268,7 +269,9 @@ static struct tried
 open_tried (const char *backend)
 {
   g_autofree char *words = g_strdup_printf (NANO "attention_backend=%s", backend);
-  struct tried t = { .plan = weft_test_plan (words), .scratch = g_malloc (SCRATCH) };
+  struct tried t = { .machine = "a GPU of one test",
+                     .plan = weft_test_plan (words),
+                     .scratch = g_malloc (SCRATCH) };
   g_auto (weft_bind) bind = { 0 };
 
   playing_trial = (struct playing_trial){ 0 };
@@ -301,9 +304,11 @@ try (struct weft_fused *f, struct tried *t, unsigned which, float own, float lib
   l.scratch = t->scratch;
   l.scratch_bytes = SCRATCH;
   playing_trial.n_runs = 0;
-  playing_trial.takes[0] = own;
-  playing_trial.takes[1] = library;
-  weft_fused_try (f, 0, &t->kernel[which], &l);
+  playing_trial.takes[0] = library; /* is measured first */
+  playing_trial.takes[1] = own;
+  const char *error = weft_fused_try (f, 0, &t->kernel[which], &l, t->machine);
+  gboolean hangs = own == WEFT_TRIAL_HUNG || library == WEFT_TRIAL_HUNG;
+  assert_true (hangs == (error != NULL));
   assert_int_equal (playing_trial.n_blocks, 0);
   return weft_fused_takes (f, 0, &t->kernel[which], &bytes);
 }
@@ -351,6 +356,30 @@ auto_takes_what_runs_and_its_own_without_room_to_try (void **state)
     weft_fused_free (f);
     close_tried (&t);
   }
+}
+
+/* The choice of cuDNN is saved before the own kernel runs: if that does not end, the next run
+ * computes with cuDNN. */
+static void
+an_own_kernel_that_does_not_end_leaves_the_choice_of_the_library (void **state)
+{
+  struct weft_fused *first = weft_fused_new (&playing_cudnn),
+                    *second = weft_fused_new (&playing_cudnn);
+  struct tried t = open_tried ("auto");
+
+  (void) state;
+  t.machine = "a GPU that hangs";
+  weft_fused_load (first, 0, t.machine);
+  assert_true (try (first, &t, 0, WEFT_TRIAL_HUNG, 1));
+  weft_fused_load (second, 0, t.machine);
+  assert_true (try (second, &t, 0, 1, 2));
+  assert_int_equal (playing_trial.n_runs, 0);
+  /* If cuDNN hangs, nothing is chosen. */
+  assert_false (try (second, &t, 1, 1, WEFT_TRIAL_HUNG));
+  assert_int_equal (playing_trial.n_runs, 1);
+  weft_fused_free (first);
+  weft_fused_free (second);
+  close_tried (&t);
 }
 
 static void
@@ -530,6 +559,7 @@ static const struct CMUnitTest tests[] = {
   cmocka_unit_test (parts_of_sequences_are_left_to_our_own_kernels),
   cmocka_unit_test (auto_takes_what_was_quicker_and_tries_once),
   cmocka_unit_test (auto_takes_what_runs_and_its_own_without_room_to_try),
+  cmocka_unit_test (an_own_kernel_that_does_not_end_leaves_the_choice_of_the_library),
   cmocka_unit_test (fused_and_flash_try_nothing),
   cmocka_unit_test (auto_without_the_library_is_no_news),
   cmocka_unit_test (what_was_quicker_is_kept_for_the_machine),

@@ -41,6 +41,8 @@ cp -- "$build/libweft_cuda.so" "$pack/lib/weft"
 strip -- "$pack"/bin/* "$pack/lib/weft/libweft_cuda.so"
 cp -r -- "$root"/{models,topologies,stacks} "$pack/share/weft"
 cp -- "$root/tests/gpu/run.sh" "$root/bench/torch_twin.py" "$root/LICENSE" "$pack"
+cp -r -- "$root/tests/gpu/contact" "$pack"
+rm -rf -- "$pack/contact/__pycache__"
 
 # Copies the libraries that the programs are linked with, except those of every machine with CUDA.
 for file in "$pack"/bin/* "$pack/lib/weft/libweft_cuda.so"; do

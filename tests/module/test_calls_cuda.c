@@ -129,7 +129,22 @@ any_call_may_fail_and_nothing_is_left (void **state)
   fail_calls (TINY "gpus=2 " ZERO1 "nccl_ub=true ", late, 89);
 }
 
+/* The module as it was built finds all symbols. Without a GPU it says what is missing: the driver
+ * or the GPU. */
+static void
+the_module_that_was_built_can_be_loaded (void **state)
+{
+  g_autoptr (GError) error = NULL;
+
+  (void) state;
+  if (!weft_cuda_load (&error) && !strstr (error->message, "cannot be used: no NVIDIA driver") &&
+      !strstr (error->message, "cannot be used: NVIDIA driver") &&
+      !strstr (error->message, "cannot be used: no GPU"))
+    fail_msg ("%s", error->message);
+}
+
 static const struct CMUnitTest tests[] = {
+  cmocka_unit_test (the_module_that_was_built_can_be_loaded),
   cmocka_unit_test (the_module_trains_as_the_cpu_does),
   cmocka_unit_test (any_call_may_fail_and_nothing_is_left),
 };

@@ -117,6 +117,128 @@ typedef struct weft_prediction {
 WEFT_API bool weft_job_predict (const weft_job *job, const char *executor, weft_prediction *out,
                                 weft_error *error);
 
+/* ----------------------------------------------------------------------- tables */
+
+/* A table has columns of equal length. The arrays of its columns belong to the table: nothing is
+ * copied when they are read. The caller owns a table and passes it to weft_table_close(). */
+typedef struct weft_open_table weft_table;
+
+typedef enum weft_column_type {
+  WEFT_COLUMN_INTEGERS = 0, /* int64_t; -1 means that the row has no value */
+  WEFT_COLUMN_REALS = 1,    /* double; NaN means that the row has no value */
+  WEFT_COLUMN_WORDS = 2     /* int32_t, an index into `words`; -1: the row has no value */
+} weft_column_type;
+
+typedef struct weft_column_face {
+  const char *name;         /* "begin" */
+  const char *unit;         /* "s", "B", "FLOP"; "" for counts and numbers without unit */
+  const char *doc;          /* one line */
+  weft_column_type type;
+  const void *data;         /* one element of `type` for each row */
+  const char *const *words; /* for WEFT_COLUMN_WORDS, otherwise NULL */
+  size_t n_words;
+} weft_column;
+
+WEFT_API void weft_table_close (weft_table *table);
+WEFT_API size_t weft_table_rows (const weft_table *table);
+WEFT_API size_t weft_table_columns (const weft_table *table);
+
+/* Column `i`; NULL if there is none. */
+WEFT_API const weft_column *weft_table_column (const weft_table *table, size_t i);
+
+/* The knobs of `weft knobs`: name, type, default, range, source, affects, doc. */
+WEFT_API weft_table *weft_knob_table (void);
+
+/* The program that all ranks of a pipeline stage (role) run; roles are counted from 0. Ops have one
+ * row each, in a topological order: op, kind, lane, axis, layer, chunk, micro, phase, dtype, label,
+ * flops, bytes. */
+WEFT_API weft_table *weft_job_ops (const weft_job *job, uint32_t role, weft_error *error);
+
+/* The buffers of the program: buffer, kind, pool, bytes, offset, first and last op, permanent,
+ * owner, layer, micro, label. The owner of a view is the buffer whose memory it is in. */
+WEFT_API weft_table *weft_job_buffers (const weft_job *job, uint32_t role, weft_error *error);
+
+/* Which op uses which buffer: op, buffer, read, write. Views are named as such. */
+WEFT_API weft_table *weft_job_uses (const weft_job *job, uint32_t role, weft_error *error);
+
+/* Dependencies between lanes: op, after. Ops of one lane also run in the order of their numbers. */
+WEFT_API weft_table *weft_job_dependencies (const weft_job *job, uint32_t role,
+                                            weft_error *error);
+
+/* What fills the memory of each role at its peak: role, part, bytes. */
+WEFT_API weft_table *weft_job_memory (const weft_job *job, weft_error *error);
+
+/* ------------------------------------------------------------------- simulations */
+
+/* A simulated step with the times of its ops. */
+typedef struct weft_open_simulation weft_simulation;
+
+/* Simulates a step of a job. `executor` is "sim" or "clock"; NULL means "sim". The job must outlive
+ * the simulation. */
+WEFT_API weft_simulation *weft_job_simulate (const weft_job *job, const char *executor,
+                                             weft_error *error);
+WEFT_API void weft_simulation_close (weft_simulation *simulation);
+
+/* The numbers of the step, as weft_job_predict() returns them. */
+WEFT_API const weft_prediction *weft_simulation_numbers (const weft_simulation *simulation);
+
+/* All numbers as a JSON document of schema weft.sim/1, without its band of published errors. The
+ * text belongs to the simulation. */
+WEFT_API const char *weft_simulation_json (const weft_simulation *simulation);
+
+/* Begin and end of every op of the simulated ranks, in seconds since the step began: row, rank,
+ * role, ranks, op, begin, end. A row of the simulation stands for `ranks` ranks that behave alike;
+ * op numbers are those of weft_job_ops() for the role. */
+WEFT_API weft_table *weft_simulation_timeline (const weft_simulation *simulation,
+                                               weft_error *error);
+
+/* ---------------------------------------------------------------------- searches */
+
+/* The strategies of a job, ranked by step time: the answer of `weft plan`. */
+typedef struct weft_open_ranking weft_ranking;
+
+typedef struct weft_ranking_options {
+  uint32_t finalists; /* number of strategies that SimGrid simulates; 0 means 10 */
+  /* Called now and then from a thread of the library with the phase, the work units done and their
+   * number, and the best step time so far in seconds (INFINITY: none). Returning false ends the
+   * search with the strategies found so far. May be NULL. */
+  bool (*progress) (void *user, const char *phase, uint32_t done, uint32_t of, double best);
+  void *user;
+} weft_ranking_options;
+
+/* Searches the strategies around a job. The words are those of `weft plan`: settings that they give
+ * keep their values. `options` may be NULL. If no strategy fits, fails with
+ * WEFT_STATUS_INFEASIBLE. The search runs in one thread; `weft plan` uses all processors. */
+WEFT_API weft_ranking *weft_ranking_open (size_t n, const char *const *words,
+                                          const weft_ranking_options *options, weft_error *error);
+WEFT_API void weft_ranking_close (weft_ranking *ranking);
+
+typedef struct weft_ranking_facts {
+  uint64_t space; /* number of strategies; how many of them ... */
+  uint64_t break_a_rule, do_not_fit, ruled_out, ranked, simulated;
+  /* upper bound of the distance of the best from the optimum of the space under the model, as a
+   * fraction of its time; 1 if the search was stopped */
+  double gap;
+  double wall_s;
+  bool stopped;
+} weft_ranking_facts;
+WEFT_API void weft_ranking_describe (const weft_ranking *ranking, weft_ranking_facts *facts);
+
+/* The strategies, best first: fate, step_s (simulated), clock_s, bound_s, bytes, then the setting
+ * of each axis of the search. */
+WEFT_API weft_table *weft_ranking_table (const weft_ranking *ranking, weft_error *error);
+
+/* Word `i` of the arguments that open the job with strategy `rank`, counted from 0; NULL after the
+ * last word and for a strategy that does not exist. The text belongs to the ranking. */
+WEFT_API const char *weft_ranking_word (const weft_ranking *ranking, size_t rank, size_t i);
+
+/* Predicts a job with every combination of lists of values, as `weft sweep` does: a column for each
+ * list "KNOB=a,b,c", then fate, step_s, tokens_per_s, tokens_per_s_per_gpu, mfu, peak_bytes,
+ * reason. The last list varies fastest. `executor` as for weft_job_simulate(). */
+WEFT_API weft_table *weft_sweep_table (size_t n, const char *const *words, size_t n_lists,
+                                       const char *const *lists, const char *executor,
+                                       weft_error *error);
+
 /* ------------------------------------------------------------------------- data */
 
 /* The sequences of a token file, in the order in which `weft train` reads them. Formats of the

@@ -8,6 +8,7 @@
 #include "exec_gpu/cuda/module/cupti.h"
 #include "exec_gpu/cuda/module/driver.h"
 #include "exec_gpu/cuda/module/fused.h"
+#include "exec_gpu/cuda/module/libraries.h"
 #include "exec_gpu/cuda/module/sums.h"
 #include "kernels/cuda/blas.h"
 #include "kernels/cuda/table.h"
@@ -16,6 +17,15 @@
 #include <cuda_runtime_api.h>
 #include <nccl.h>
 #include <string.h>
+
+/* Functions that older releases of NCCL lack. Weak, so that the module also loads with these: a job
+ * that needs no such function runs, for example every job on one GPU. */
+#pragma weak ncclAlltoAll
+#pragma weak ncclCommWindowRegister
+#pragma weak ncclCommWindowDeregister
+#define WEFT_NCCL_OLD(what, wanted)                                                                \
+  what " needs NCCL " wanted " or newer; the library that was found is older (`weft bench cuda "   \
+       "--device` prints its version and path)"
 
 struct weft_gpu_comm {
   ncclComm_t comm;
@@ -463,9 +473,9 @@ prepare_fused (struct cuda *cuda, const struct weft_kernel *k, struct weft_cuda_
     return text;
   const struct weft_cuda_launch l = launch_on (k, blas, has_warpgroups (cuda), room, stream);
   weft_fused_load (cuda->fused, device, weft_blas_machine (blas));
-  weft_fused_try (cuda->fused, device, k, &l);
+  text = weft_fused_try (cuda->fused, device, k, &l, weft_blas_machine (blas));
   weft_fused_save (cuda->fused, device, weft_blas_machine (blas));
-  return weft_fused_missing (cuda->fused, device, k);
+  return text ? text : weft_fused_missing (cuda->fused, device, k);
 }
 
 /* Loads the code of kernels, so that the first step loads no code while collectives run. Skips
@@ -654,11 +664,16 @@ call_window_open (void *self, weft_gpu_comm *comm, void *at, uint64_t bytes, gbo
                   weft_gpu_window **out)
 {
   weft_gpu_window *window = g_new0 (weft_gpu_window, 1);
-  ncclResult_t result = symmetric ? ncclCommWindowRegister (comm->comm, at, bytes, &window->window,
-                                                            NCCL_WIN_COLL_SYMMETRIC)
-                                  : ncclCommRegister (comm->comm, at, bytes, &window->registered);
+  ncclResult_t result = ncclSuccess;
 
   (void) self;
+  if (symmetric && !ncclCommWindowRegister) {
+    g_free (window);
+    return WEFT_NCCL_OLD ("symmetric memory (nccl_ub)", "2.27");
+  }
+  result = symmetric ? ncclCommWindowRegister (comm->comm, at, bytes, &window->window,
+                                               NCCL_WIN_COLL_SYMMETRIC)
+                     : ncclCommRegister (comm->comm, at, bytes, &window->registered);
   if (is_well (result))
     *out = window;
   else
@@ -770,7 +785,8 @@ call_collective (void *self, const struct weft_gpu_collective *c, weft_gpu_strea
   case WEFT_OP_ALL_GATHER:
     return told (ncclAllGather (c->from, c->to, c->n, type, comm, on));
   case WEFT_OP_ALL_TO_ALL:
-    return told (ncclAlltoAll (c->from, c->to, c->n, type, comm, on));
+    return ncclAlltoAll ? told (ncclAlltoAll (c->from, c->to, c->n, type, comm, on))
+                        : WEFT_NCCL_OLD ("all-to-all between GPUs", "2.28");
   case WEFT_OP_BROADCAST:
     return told (ncclBroadcast (c->from, c->to, c->n, type, (int) c->root, comm, on));
   default:
@@ -865,6 +881,7 @@ weft_gpu_calls_open (const char **why)
                                           .trace_open = trace_open,
                                           .trace_take = trace_take,
                                           .room = room,
+                                          .libraries = weft_cuda_libraries,
                                           WEFT_GPU_CALL_LIST (CALL) };
 #undef CALL
   cuda->fused = weft_fused_new (NULL);

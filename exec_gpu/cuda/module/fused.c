@@ -18,6 +18,8 @@ WEFT_CUDNN_NUMBER_LIST (WEFT_CUDNN_COMPARE)
 struct found {
   struct weft_cudnn_shape shape;
   uint64_t library; /* 1: cuDNN was faster; 0: the own kernels were faster */
+  /* measured times; negative: failed; of own_ms WEFT_TRIAL_HUNG: did not end, or was not tried */
+  float library_ms, own_ms;
 };
 
 struct of_device {
@@ -182,24 +184,51 @@ run_own (const void *user)
   return weft_cuda_launch_all (a->kind, &a->l, 1);
 }
 
-void
-weft_fused_try (struct weft_fused *f, int device, const struct weft_kernel *k,
-                const struct weft_cuda_launch *l)
+/* Measures cuDNN first and saves it as the choice, then measures the own kernel: if that does not
+ * end, the next run of the program finds the choice and works. NULL, or why this process cannot
+ * continue. */
+static const char *
+measure (struct weft_fused *f, int device, const attempt *a, const char *machine)
 {
-  struct of_device *on = &f->on[device];
+  struct found found = { a->shape, FALSE, weft_trial_time (run_library, a, a->l.stream),
+                         WEFT_TRIAL_HUNG };
+
+  found.library = found.library_ms >= 0;
+  if (found.library_ms == WEFT_TRIAL_HUNG)
+    return "attention_backend = auto: attention of cuDNN did not end while it was timed: use "
+           "attention_backend = flash";
+  f->on[device].news = TRUE;
+  remember (&f->on[device], &found);
+  if (found.library)
+    weft_fused_save (f, device, machine);
+  found.own_ms = weft_trial_time (run_own, a, a->l.stream);
+  if (found.own_ms == WEFT_TRIAL_HUNG)
+    return "attention_backend = auto: Weft's attention did not end while it was timed; cuDNN is "
+           "used from the next run on";
+  if (found.own_ms >= 0)
+    found.library = found.library_ms >= 0 && found.library_ms < found.own_ms;
+  f->on[device].news = TRUE;
+  remember (&f->on[device], &found);
+  return NULL;
+}
+
+const char *
+weft_fused_try (struct weft_fused *f, int device, const struct weft_kernel *k,
+                const struct weft_cuda_launch *l, const char *machine)
+{
   uint64_t bytes;
 
   if (!k->quicker || !is_whole (k))
-    return;
+    return NULL;
   g_auto (attempt) a = { k->kind, *l, shape_of (k), attention_of (f, device), { NULL } };
   if (!a.library || find (f, device, &a.shape) ||
       weft_cudnn_attention_plan (a.library, &a.shape, &bytes) || bytes > l->scratch_bytes ||
       !make_room (&a))
-    return;
-  float own = weft_trial_time (run_own, &a, l->stream),
-        library = weft_trial_time (run_library, &a, l->stream);
-  remember (on, &(struct found){ a.shape, library >= 0 && (own < 0 || library < own) });
-  on->news = TRUE;
+    return NULL;
+  const char *error = measure (f, device, &a, machine);
+  if (error)
+    g_printerr ("weft: %s\n", error); /* at once: closing may wait for the kernel that hangs */
+  return error;
 }
 
 /* The name of the machine followed by the version of cuDNN (0: no library). The version belongs to
@@ -213,19 +242,43 @@ machine_with (struct weft_fused *f, int device, const char *machine)
   return g_strdup_printf ("%s, cuDNN %zu", machine, there ? calls->GetVersion () : 0);
 }
 
+static void
+describe_found (const void *bytes, GString *words)
+{
+  struct found found;
+  const struct weft_cudnn_shape *s = &found.shape;
+
+  memcpy (&found, bytes, sizeof found);
+  g_string_append_printf (
+      words,
+      "op=%s batch=%" G_GUINT64_FORMAT " tokens=%" G_GUINT64_FORMAT " heads=%" G_GUINT64_FORMAT
+      " groups=%" G_GUINT64_FORMAT " width=%" G_GUINT64_FORMAT " value=%" G_GUINT64_FORMAT
+      " window=%" G_GUINT64_FORMAT " type=%s deterministic=%d winner=%s cudnn_ms=%.5f own_ms=%.5f",
+      weft_op_words[s->backward ? WEFT_OP_ATTENTION_BWD : WEFT_OP_ATTENTION], s->batch, s->tokens,
+      s->heads, s->groups, s->width, s->value, s->window, weft_dtype_words[s->dtype], s->same,
+      found.library ? "cudnn" : "weft", (double) found.library_ms, (double) found.own_ms);
+}
+
+static struct weft_trial_file
+file_of (struct weft_fused *f, int device, const char *path, const char *machine)
+{
+  return (struct weft_trial_file){ .path = path,
+                                   .machine = machine,
+                                   .what = "choice of an attention kernel",
+                                   .bytes = sizeof (struct found),
+                                   .take = remember,
+                                   .user = &f->on[device],
+                                   .describe = describe_found };
+}
+
 /* A missing or invalid file of choices is no error: weft_fused_try() measures the choices again,
- * and weft_fused_save() writes a new file. */
+ * and writes a new file. */
 void
 weft_fused_load (struct weft_fused *f, int device, const char *machine)
 {
   g_autofree char *whole = machine_with (f, device, machine);
   g_autofree char *path = weft_trial_path ("attention", whole);
-  const struct weft_trial_file file = { .path = path,
-                                        .machine = whole,
-                                        .what = "choice of an attention kernel",
-                                        .bytes = sizeof (struct found),
-                                        .take = remember,
-                                        .user = &f->on[device] };
+  const struct weft_trial_file file = file_of (f, device, path, whole);
   uint32_t n;
 
   if (!f->on[device].loaded)
@@ -239,10 +292,11 @@ weft_fused_save (struct weft_fused *f, int device, const char *machine)
 {
   g_autofree char *whole = machine_with (f, device, machine);
   g_autofree char *path = weft_trial_path ("attention", whole);
+  const struct weft_trial_file file = file_of (f, device, path, whole);
   g_autoptr (GError) error = NULL;
   struct of_device *on = &f->on[device];
 
-  if (on->news && !weft_trial_save (path, whole, on->found, sizeof (struct found), &error))
+  if (on->news && !weft_trial_save (&file, on->found, &error))
     g_warning ("the choice of attention kernels cannot be saved: %s", error->message);
   on->news = FALSE;
 }

@@ -30,9 +30,12 @@ const char *weft_fused_run (struct weft_fused *f, int device, const struct weft_
 
 /* With attention_backend = auto, measures cuDNN and the own kernel on separate operands of the same
  * sizes, with the stream and the scratch of the launch, and stores which was quicker.  Does nothing
- * for other kernels, for known shapes, and if there is no memory for the operands. */
-void weft_fused_try (struct weft_fused *f, int device, const struct weft_kernel *k,
-                     const struct weft_cuda_launch *l);
+ * for other kernels, for known shapes, and if there is no memory for the operands.  cuDNN is
+ * measured first, and saved as the choice while the own kernel runs.  NULL, or a static text that
+ * says which kernel did not end (WEFT_TRIAL_HUNG): it was also printed, and this process cannot use
+ * the GPU any more. */
+const char *weft_fused_try (struct weft_fused *f, int device, const struct weft_kernel *k,
+                            const struct weft_cuda_launch *l, const char *machine);
 
 /* Load and save the choices between cuDNN and own kernels, in a file for this machine
  * (kernels/cuda/trial.h).  The file is read once for each device, and written if there are new

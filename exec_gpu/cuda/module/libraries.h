@@ -1,0 +1,8 @@
+/* libraries.h - the libraries of NVIDIA behind the calls, with their versions and paths: which of
+ * several installed ones the loader has chosen.  Also looks for cuDNN and CUPTI, which the module
+ * loads only for jobs that need them. */
+#pragma once
+#include "exec_gpu/calls.h"
+
+/* The call `libraries` of exec_gpu/calls.h.  Texts are valid during take(). */
+void weft_cuda_libraries (void *self, weft_gpu_take_library take, void *user);

@@ -1,0 +1,247 @@
+/* Labs: the answers computed by hand (tests/data/labs) agree with the checker, a wrong answer gets
+ * a hint and never the number, and every figure of a page is what its command draws. */
+#include "core/base/error.h"
+#include "planner/lab.h"
+#include "tests/runner/command.h"
+#include "tests/runner/folder.h"
+#include "tests/runner/runner.h"
+#include <math.h>
+#include <string.h>
+
+static weft_lab *
+load (const char *name)
+{
+  g_autoptr (GError) error = NULL;
+  weft_lab *lab = weft_lab_load (name, &error);
+
+  if (!lab)
+    fail_msg ("%s", error->message);
+  return lab;
+}
+
+static struct weft_lab_mark *
+check (const weft_lab *lab, const char *path)
+{
+  g_autoptr (GError) error = NULL;
+  struct weft_lab_mark *mark = weft_lab_check (lab, path, &error);
+
+  if (!mark)
+    fail_msg ("%s", error->message);
+  return mark;
+}
+
+/* Runs `each` for every bundled lab. */
+static void
+for_labs (void (*each) (const weft_lab *lab, const char *folder), const char *folder)
+{
+  g_auto (GStrv) names = weft_lab_names ();
+
+  assert_true (g_strv_length (names) >= 10);
+  for (unsigned i = 0; names[i]; i++) {
+    g_autoptr (weft_lab) lab = load (names[i]);
+    g_autofree char *number = g_strdup_printf ("%u", i + 1);
+    g_autoptr (weft_lab) same = load (number);
+    assert_string_equal (lab->name, same->name);
+    each (lab, folder);
+  }
+}
+
+static void
+check_hand_answers (const weft_lab *lab, const char *folder)
+{
+  g_autofree char *path = g_strdup_printf (WEFT_SOURCE_DIR "/tests/data/labs/%s.txt", lab->name);
+  g_autofree struct weft_lab_mark *mark = check (lab, path);
+
+  (void) folder;
+  for (guint i = 0; i < lab->question->len; i++)
+    if (mark[i].verdict != WEFT_LAB_RIGHT)
+      fail_msg ("%s, question %u: verdict %d, %s", lab->name, i + 1, mark[i].verdict,
+                mark[i].look ? mark[i].look : "no answer");
+}
+
+static void
+answers_by_hand_are_right (void **state)
+{
+  (void) state;
+  for_labs (check_hand_answers, NULL);
+}
+
+/* Whether a text has the first three digits of a number, wherever its point is. */
+static gboolean
+tells (const char *look, double value)
+{
+  g_autofree char *digits = g_strdup_printf ("%.2e", value);
+  g_autofree char *shown = g_strdup_printf ("%c.%c%c", digits[0], digits[2], digits[3]);
+
+  return strstr (look, shown) != NULL;
+}
+
+/* Answers that are a third too large. */
+static void
+check_wrong_answers (const weft_lab *lab, const char *folder)
+{
+  g_autoptr (GString) text = g_string_new ("[" WEFT_LAB_ANSWERS "]\n");
+  g_autofree char *path = g_build_filename (folder, lab->name, NULL);
+
+  for (unsigned i = 1; i <= lab->question->len; i++) {
+    double value;
+    assert_true (weft_lab_value (lab, i, &value, NULL));
+    g_string_append_printf (text, "%u = %.17g\n", i, 1.3456 * value);
+  }
+  assert_true (g_file_set_contents (path, text->str, -1, NULL));
+  g_autofree struct weft_lab_mark *mark = check (lab, path);
+  for (guint i = 0; i < lab->question->len; i++) {
+    double value;
+    assert_true (weft_lab_value (lab, i + 1, &value, NULL));
+    assert_int_equal (mark[i].verdict, WEFT_LAB_WRONG);
+    assert_true (strlen (mark[i].look) > 15);
+    if (tells (mark[i].look, value))
+      fail_msg ("%s, question %u: the hint has the answer: %s", lab->name, i + 1, mark[i].look);
+  }
+}
+
+static void
+a_wrong_answer_says_what_to_look_at_and_not_the_number (void **state)
+{
+  for_labs (check_wrong_answers, *state);
+}
+
+/* Every mistake of a question is wrong, and its value leads to its own text. */
+static void
+check_mistakes (const weft_lab *lab, const char *folder)
+{
+  g_autofree char *path = g_build_filename (folder, "mistake", NULL);
+
+  for (guint i = 0; i < lab->question->len; i++) {
+    const struct weft_lab_question *q = &g_array_index (lab->question, struct weft_lab_question, i);
+    for (guint k = 0; k < q->mistake->len; k++) {
+      const struct weft_conf_entry *entry = q->mistake->pdata[k];
+      const char *text = strstr (entry->value, " : ");
+      assert_non_null (text);
+      g_autofree char *expression = g_strndup (entry->value, (gsize) (text - entry->value));
+      struct weft_lab_question other = *q;
+      other.value = expression;
+      g_autoptr (GArray) one = g_array_new (FALSE, FALSE, sizeof other);
+      weft_lab view = *lab;
+      g_array_append_val (one, other);
+      view.question = one;
+      double value;
+      assert_true (weft_lab_value (&view, 1, &value, NULL));
+      g_autofree char *answers =
+          g_strdup_printf ("[" WEFT_LAB_ANSWERS "]\n%u = %.17g\n", i + 1, value);
+      assert_true (g_file_set_contents (path, answers, -1, NULL));
+      g_autofree struct weft_lab_mark *mark = check (lab, path);
+      if (mark[i].verdict != WEFT_LAB_WRONG || strcmp (mark[i].look, text + 3))
+        fail_msg ("%s, question %u, %s: verdict %d", lab->name, i + 1, entry->key, mark[i].verdict);
+    }
+  }
+}
+
+static void
+every_mistake_has_its_own_hint (void **state)
+{
+  for_labs (check_mistakes, *state);
+}
+
+/* --------------------------------------------------------------------------- pages */
+
+/* Runs the commands of a page that write a figure below docs/labs/, and compares the figures. A
+ * command goes over several lines that end with a backslash. */
+static void
+check_figures (const weft_lab *lab, const char *folder)
+{
+  g_autofree char *path = g_strdup_printf (WEFT_SOURCE_DIR "/docs/labs/%s.md", lab->name);
+  g_autofree char *page = NULL;
+  unsigned drawn = 0;
+
+  assert_true (g_file_get_contents (path, &page, NULL, NULL));
+  g_autofree char *sheet = g_strdup_printf ("./weft lab %s > answers.txt", lab->name);
+  assert_non_null (strstr (page, sheet));
+  g_autoptr (GRegex) joined = g_regex_new ("\\\\\n *", 0, 0, NULL);
+  g_autofree char *flat = g_regex_replace_literal (joined, page, -1, 0, "", 0, NULL);
+  g_auto (GStrv) lines = g_strsplit (flat, "\n", -1);
+  for (char **line = lines; *line; line++) {
+    char *at = strstr (*line, "--svg docs/labs/");
+    if (!g_str_has_prefix (*line, "    ./weft ") || !at)
+      continue;
+    g_autofree char *name = g_strdup (at + strlen ("--svg docs/labs/"));
+    *at = '\0';
+    g_autofree char *command =
+        g_strdup_printf ("%s/%s --svg %s/%s >%s/log 2>&1", g_path_get_dirname (WEFT_BINARY),
+                         *line + strlen ("    ./"), folder, name, folder);
+    if (system (command) != 0)
+      fail_msg ("%s", command);
+    g_autofree char *mine = g_build_filename (folder, name, NULL);
+    g_autofree char *theirs = g_build_filename (WEFT_SOURCE_DIR, "docs", "labs", name, NULL);
+    g_autofree char *a = NULL, *b = NULL;
+    assert_true (g_file_get_contents (mine, &a, NULL, NULL));
+    if (!g_file_get_contents (theirs, &b, NULL, NULL) || strcmp (a, b))
+      fail_msg ("%s is not what this command draws: %s", theirs, command);
+    drawn++;
+  }
+  assert_true (drawn || strstr (page, "../1f1b.svg") || strstr (page, "../sizing.svg"));
+}
+
+static void
+every_figure_is_what_its_command_draws (void **state)
+{
+  for_labs (check_figures, *state);
+}
+
+/* -------------------------------------------------------------------------- errors */
+
+static void
+assert_refused (const char *folder, const char *answers, const char *words)
+{
+  g_autoptr (weft_lab) lab = load ("ring");
+  g_autofree char *path = g_build_filename (folder, "wrong", NULL);
+  g_autoptr (GError) error = NULL;
+
+  assert_true (g_file_set_contents (path, answers, -1, NULL));
+  assert_null (weft_lab_check (lab, path, &error));
+  if (!strstr (error->message, words))
+    fail_msg ("%s: found \"%s\", wanted \"%s\"", answers, error->message, words);
+}
+
+static void
+wrong_files_are_refused_with_their_line (void **state)
+{
+  g_autoptr (GError) error = NULL;
+
+  assert_refused (*state, "[answers]\n99 = 1\n", "wanted [answers] 1..7");
+  assert_refused (*state, "[answer]\n1 = 1\n", "wrong:2: found [answer] 1");
+  assert_refused (*state, "[answers]\n1 = many\n", "wrong:2");
+  assert_refused (*state, "[answers]\n1 = 3 s\n", "wrong:2");
+  assert_null (weft_lab_load ("rign", &error));
+  assert_non_null (strstr (error->message, "ring"));
+  g_clear_error (&error);
+  assert_null (weft_lab_load ("99", &error));
+  assert_non_null (strstr (error->message, "wanted 1.."));
+}
+
+static void
+empty_answers_are_no_answers (void **state)
+{
+  g_autoptr (weft_lab) lab = load ("1");
+  g_autofree char *path = g_build_filename (*state, "empty", NULL);
+
+  assert_true (g_file_set_contents (path, "[answers]\n1 =\n3 = 14\n", -1, NULL));
+  g_autofree struct weft_lab_mark *mark = check (lab, path);
+  assert_int_equal (mark[0].verdict, WEFT_LAB_NONE);
+  assert_int_equal (mark[1].verdict, WEFT_LAB_NONE);
+  assert_int_equal (mark[2].verdict, WEFT_LAB_RIGHT);
+}
+
+#define IN_FOLDER(test)                                                                            \
+  cmocka_unit_test_setup_teardown (test, weft_test_folder_make, weft_test_folder_remove)
+
+static const struct CMUnitTest tests[] = {
+  cmocka_unit_test (answers_by_hand_are_right),
+  IN_FOLDER (a_wrong_answer_says_what_to_look_at_and_not_the_number),
+  IN_FOLDER (every_mistake_has_its_own_hint),
+  IN_FOLDER (every_figure_is_what_its_command_draws),
+  IN_FOLDER (wrong_files_are_refused_with_their_line),
+  IN_FOLDER (empty_answers_are_no_answers),
+};
+
+WEFT_TESTS (tests)
