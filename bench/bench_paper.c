@@ -129,8 +129,7 @@ print_kernels (const struct model *model, const struct result *r)
     struct weft_cost_parts c = weft_cost_split (&cost, kind, shape);
     gboolean works = c.work > c.memory;
     printf ("| `%s` | %u | %.2f | %.*f %s | %s | %s |\n", weft_op_info[kind].word, r->ops[kind],
-            1e3 * r->kind[kind], works ? 0 : 2,
-            (works ? c.flops / c.work : c.bandwidth) / 1e12,
+            1e3 * r->kind[kind], works ? 0 : 2, (works ? c.flops / c.work : c.bandwidth) / 1e12,
             works ? "TFLOP/s" : "TB/s", works ? "tensor cores" : weft_limit_words[c.limit],
             source_of (&cost, kind, shape));
   }

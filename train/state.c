@@ -507,8 +507,8 @@ convert (void *data, uint64_t first, uint64_t n)
   weft_store (c->to, c->dtype, first, n, c->from + first);
 }
 
-/* Writes elements of a buffer, converted in the memory from which the executor copies them if it has
- * such memory. */
+/* Writes elements of a buffer, converted in the memory from which the executor copies them if it
+ * has such memory. */
 static void
 store (weft_state *state, struct place place, const float *in)
 {

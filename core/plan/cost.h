@@ -16,10 +16,10 @@
  * Reductions"; cuBLASLt sets the number of parts by CUBLASLT_ALGO_CONFIG_SPLITK_NUM). Attention
  * reaches a share of the matmul rate, which grows with the keys of a query and with the width of
  * heads. For heads that the stack's kernels do not run on matrix units (weft_stack_takes_heads),
- * attention reaches a share of the rate without matrix units. For Weft's own kernels (own_kernels of
- * the stack) bandwidth and attention follow from how these kernels run (gpu_kernels.h), and a product
- * may be split into parts that need several waves. The formula contains no constants of
- * a device: they come from topologies/ and stacks/. A measured table, keyed by op and shape, may
+ * attention reaches a share of the rate without matrix units. For Weft's own kernels (own_kernels
+ * of the stack) bandwidth and attention follow from how these kernels run (gpu_kernels.h), and a
+ * product may be split into parts that need several waves. The formula contains no constants of a
+ * device: they come from topologies/ and stacks/. A measured table, keyed by op and shape, may
  * replace the formula (cost_table.h).
  *
  * Communication kernels hold SMs (streaming multiprocessors or compute units). The waves of a

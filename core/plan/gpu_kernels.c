@@ -68,8 +68,8 @@ team_grid (const struct weft_memory_kernel *k, const struct weft_shape *s,
 {
   uint64_t packs = s->dim[1] * weft_dtype_bytes (s->dtype) / PACK;
   gboolean in_warp = packs <= WARP * k->team[2];
-  uint64_t threads = in_warp ? WARP * k->team[0]
-                             : MIN (k->team[1], (packs + WARP - 1) / WARP * WARP);
+  uint64_t threads =
+      in_warp ? WARP * k->team[0] : MIN (k->team[1], (packs + WARP - 1) / WARP * WARP);
   uint64_t per = in_warp ? MAX (1, (packs + WARP - 1) / WARP) : 1 + (packs > threads);
 
   grid->threads = (uint32_t) threads;
@@ -128,8 +128,8 @@ weft_memory_kernel_seconds (const struct weft_cluster *c, enum weft_op_kind kind
   return seconds[*limit];
 }
 
-/* add_matrix_of_chunks: blocks of 32 x 8 threads, each with one pack of 16 bytes in flight; the grid
- * covers the columns, and the rows in chunks of at least 64, at most 128 chunks. */
+/* add_matrix_of_chunks: blocks of 32 x 8 threads, each with one pack of 16 bytes in flight; the
+ * grid covers the columns, and the rows in chunks of at least 64, at most 128 chunks. */
 double
 weft_bias_sum_seconds (const struct weft_cluster *c, const struct weft_shape *s, double bandwidth)
 {
@@ -137,8 +137,8 @@ weft_bias_sum_seconds (const struct weft_cluster *c, const struct weft_shape *s,
   double rows = (double) s->dim[0], bytes = rows * (double) s->dim[1] * weft_dtype_bytes (s->dtype);
   double chunks = fmin (MOST_CHUNKS, ceil (rows / LEAST_ROWS));
   double across = ceil ((double) s->dim[1] * weft_dtype_bytes (s->dtype) / (COLUMN_LANES * PACK));
-  double at_once = fmin (across * chunks, on_sm (COLUMN_LANES * ROW_LANES, REGISTERS, 0) *
-                                              (double) c->f.gpu_sms);
+  double at_once = fmin (across * chunks,
+                         on_sm (COLUMN_LANES * ROW_LANES, REGISTERS, 0) * (double) c->f.gpu_sms);
   double round = at_once * COLUMN_LANES * ROW_LANES * PACK;
 
   return fmax (bytes / bandwidth, ceil (bytes / round) * c->f.gpu_memory_latency);
@@ -169,8 +169,8 @@ tile_seconds (const struct weft_cluster *c, const struct weft_attention_kernel *
   double clock = clock_of (c) * c->f.gpu_bf16_sustained;
 
   for (unsigned i = 0; i < G_N_ELEMENTS (k->stage); i++) {
-    double on_scores = scores / clock * (k->stage[i].instructions / LANES +
-                                         k->stage[i].specials / SPECIAL_LANES);
+    double on_scores =
+        scores / clock * (k->stage[i].instructions / LANES + k->stage[i].specials / SPECIAL_LANES);
     all += fmax (k->stage[i].products * each, on_scores);
     products += k->stage[i].products * each;
     work += on_scores;

@@ -8,14 +8,16 @@
  * (Little's law). Blocks at once: the grid, at most the SMs times the blocks for which an SM has
  * threads and registers. Arithmetic takes
  *
- *   t >= elements x instructions / (lanes x clock), and the same for special functions (exponential,
- *   reciprocal, square root), of which an SM computes an eighth as many.
+ *   t >= elements x instructions / (lanes x clock)
  *
- * ATTENTION. A block has an outer tile of rows, and passes over the inner tiles that the mask leaves
- * it. Its stages run one after the other; a stage takes as long as its products on tensor cores or
- * as the work on scores, whichever is longer. The first tile waits for memory, and the products of
- * the last stage are not hidden. The last blocks end at different times: half of the longest block
- * is added.
+ * and the same for special functions (exponential, reciprocal, square root), of which an SM
+ * computes an eighth as many.
+ *
+ * ATTENTION. A block has an outer tile of rows, and passes over the inner tiles that the mask
+ * leaves it. Its stages run one after the other; a stage takes as long as its products on tensor
+ * cores or as the work on scores, whichever is longer. The first tile waits for memory, and the
+ * products of the last stage are not hidden. The last blocks end at different times: half of the
+ * longest block is added.
  *
  * The formulas hold for GPUs whose memory latency is known (memory_latency of the topology), those
  * of attention for compute capability 9.0 and heads up to 128 wide, 16 bits. */
@@ -26,7 +28,7 @@
 /* What limits a kernel. */
 enum weft_kernel_limit {
   WEFT_LIMIT_BANDWIDTH,
-  WEFT_LIMIT_FLIGHT,       /* too few loads in flight */
+  WEFT_LIMIT_FLIGHT, /* too few loads in flight */
   WEFT_LIMIT_INSTRUCTIONS,
   WEFT_LIMIT_SPECIALS,
   WEFT_N_LIMIT
@@ -34,7 +36,7 @@ enum weft_kernel_limit {
 extern const char *const weft_limit_words[WEFT_N_LIMIT + 1];
 
 struct weft_memory_kernel {
-  const char *kernel;          /* its name; NULL: its grid does not follow from the shape of the op */
+  const char *kernel;          /* its name; NULL: the shape does not determine its grid */
   uint32_t threads, registers; /* of a block; of a thread */
   uint32_t most_blocks;        /* largest grid; 0: no limit */
   uint32_t most_on_sm;         /* blocks that shared memory leaves to an SM; 0: no limit */
@@ -57,9 +59,9 @@ struct weft_attention_stage {
 struct weft_attention_kernel {
   const char *kernel;           /* its name */
   uint32_t outer, inner, on_sm; /* rows of the tiles; blocks on an SM */
-  gboolean by_key;              /* outer tiles are keys, inner ones queries of all heads of a group */
-  gboolean apart;               /* stages of different warpgroups overlap (ping-pong), so that a tile
-                                 * takes as long as all its products or all its work on scores */
+  gboolean by_key;              /* outer tiles are keys, inner ones queries of a group's heads */
+  gboolean apart;               /* stages of warpgroups overlap (ping-pong), so that a tile takes as
+                                 * long as all its products or all its work on scores */
   struct weft_attention_stage stage[3];
 };
 
@@ -72,19 +74,19 @@ struct weft_kernel_grid {
 
 /* The rows of an op; NULL or 0: none. */
 const struct weft_memory_kernel *weft_memory_kernel (enum weft_op_kind kind);
-struct weft_kernel_grid weft_memory_grid (const struct weft_memory_kernel *k,
-                                          const struct weft_shape *s);
+struct weft_kernel_grid
+weft_memory_grid (const struct weft_memory_kernel *k, const struct weft_shape *s);
 
 /* The least seconds of a kernel by loads in flight and arithmetic, and which of them; 0 if the op
  * has no row or the GPU's latency is not known. */
-double weft_memory_kernel_seconds (const struct weft_cluster *c, enum weft_op_kind kind,
-                                   const struct weft_shape *s, double sms,
-                                   enum weft_kernel_limit *limit);
+double
+weft_memory_kernel_seconds (const struct weft_cluster *c, enum weft_op_kind kind,
+                            const struct weft_shape *s, double sms, enum weft_kernel_limit *limit);
 
 /* Seconds in which the bias gradients of a product of m x n output gradients are summed, by a
  * second pass over them: columns.cuh; without gaps. */
-double weft_bias_sum_seconds (const struct weft_cluster *c, const struct weft_shape *s,
-                              double bandwidth);
+double
+weft_bias_sum_seconds (const struct weft_cluster *c, const struct weft_shape *s, double bandwidth);
 
 /* Whether attention of this op, shape and GPU has rows. */
 gboolean weft_attention_kernel_takes (const struct weft_cluster *c, enum weft_op_kind kind,

@@ -249,7 +249,8 @@ assert_grid (const struct real *r, const char *kernel, uint64_t blocks, uint32_t
   if (grid.blocks != blocks || grid.threads != threads)
     fail_msg ("%s, %s: %s has %" G_GUINT64_FORMAT " x %u, core/gpu_kernels.def says %"
               G_GUINT64_FORMAT " x %u",
-              r->of, weft_op_info[r->kind].word, kernel, grid.blocks, grid.threads, blocks, threads);
+              r->of, weft_op_info[r->kind].word, kernel, grid.blocks, grid.threads, blocks,
+              threads);
 }
 
 /* Threads of both warpgroups of an attention kernel. */

@@ -367,8 +367,9 @@ has_squares (const struct weft_step *s, const struct weft_fp8_source *x)
 static uint32_t
 room_of (struct weft_step *s, const struct weft_fp8_source *x, uint64_t scales)
 {
-  return weft_step_buffer (s, kind_of (x), weft_fp8_block (s) == BLOCK ? WEFT_FP32 : WEFT_E8M0, scales,
-                           "scales");
+  enum weft_dtype dtype = weft_fp8_block (s) == BLOCK ? WEFT_FP32 : WEFT_E8M0;
+
+  return weft_step_buffer (s, kind_of (x), dtype, scales, "scales");
 }
 
 /* Returns an upper limit of the number of quantisation blocks down the rows of all experts. The
