@@ -8,6 +8,7 @@
 #include "core/plan/plan.h"
 #include "core/program/program_json.h"
 #include "core/passes/step.h"
+#include "interop/chakra/chakra.h"
 #include "core/base/units.h"
 #include "core/base/wrap.h"
 #include <stdio.h>
@@ -201,7 +202,7 @@ print_svg (const weft_grid *grid, const char *path)
 /* ------------------------------------------------------------------- the command */
 
 struct request {
-  const char *role, *rank, *svg, *read;
+  const char *role, *rank, *svg, *read, *chakra;
   gboolean dot, schedule, csv, json, init;
 };
 
@@ -257,6 +258,27 @@ find_role (const struct request *request, const weft_plan *plan, uint32_t *role,
   return TRUE;
 }
 
+/* Writes Chakra traces of all ranks, or of --rank, and says how ASTRA-sim reads them. */
+static gboolean
+write_chakra (const struct request *request, const weft_plan *plan, GError **error)
+{
+  int64_t only = -1;
+  uint64_t bytes;
+
+  if (request->rank &&
+      !read_below ("rank", "a rank", request->rank, plan->mesh.n_ranks, &only, error))
+    return FALSE;
+  if (!weft_chakra_write (plan, request->chakra, only, &bytes, error))
+    return FALSE;
+  g_autofree char *size = weft_units_human ((double) bytes, "B");
+  printf ("%u traces of %s: weft.RANK.et and comm_groups.json in %s\n"
+          "ASTRA-sim: --workload-configuration=%s/weft "
+          "--comm-group-configuration=%s/comm_groups.json\n",
+          only < 0 ? plan->mesh.n_ranks : 1, size, request->chakra, request->chakra,
+          request->chakra);
+  return TRUE;
+}
+
 static int
 print_program (const struct request *request, const struct weft_job *job)
 {
@@ -267,6 +289,8 @@ print_program (const struct request *request, const struct weft_job *job)
 
   if (!plan || !find_role (request, plan, &role, &error))
     return weft_cli_fail (error);
+  if (request->chakra)
+    return write_chakra (request, plan, &error) ? 0 : weft_cli_fail (error);
   if (request->json)
     weft_program_write_json (plan->role[role], print_piece, NULL);
   else if (request->dot)
@@ -327,6 +351,7 @@ static gboolean
 check_read (const struct request *r, const weft_cli_input *input, GError **error)
 {
   const char *flag = r->schedule ? "--schedule"
+                     : r->chakra ? "--chakra"
                      : r->role   ? "--role"
                      : r->rank   ? "--rank"
                      : r->init   ? "--init"
@@ -354,6 +379,9 @@ check_request (const struct request *r, GError **error)
         : r->role ? "role"
         : r->rank ? "rank"
                   : "init");
+  if (r->chakra && (r->schedule || r->role || r->json || r->dot))
+    return weft_bad_input (error, "--chakra and --%s exclude each other: traces have all stages",
+                           r->schedule ? "schedule" : r->role ? "role" : r->json ? "json" : "dot");
   if (r->json + r->csv + r->dot + (r->svg != NULL) > 1)
     return weft_bad_input (error,
                            "--json, --dot, --csv and --svg exclude each other");
@@ -373,19 +401,25 @@ weft_cli_program (int argc, char **argv)
     { "schedule", NULL, "print the pipeline schedule of all ranks as a grid", &r.schedule, NULL },
     { "csv", NULL, "print the schedule in PyTorch's pipeline grammar", &r.csv, NULL },
     { "svg", "FILE", "write the schedule to FILE as a picture", NULL, &r.svg },
+    { "chakra", "DIR",
+      "write the program of each rank, or of --rank, to DIR as a Chakra execution trace", NULL,
+      &r.chakra },
     { "read", "FILE", "check a program in text form and print it again", NULL, &r.read },
   };
   const struct weft_cli_page page = {
     .usage = "weft program [JOB] [--role N | --rank N] [--json | --dot]\n"
              "       weft program [JOB] --schedule [--json | --csv | --svg FILE]\n"
+             "       weft program [JOB] --chakra DIR [--rank N]\n"
              "       weft program --read FILE [--json | --dot]",
     .doc =
         "Prints the program of one pipeline stage, which all its ranks run in a step: names, "
         "shapes, buffers, parameters, then the ops in order, each with the buffers it uses and the "
-        "ops it depends on.",
+        "ops it depends on.  --chakra writes the programs of all ranks for ASTRA-sim "
+        "(docs/chakra.md).",
     .examples = "  weft program --model llama-nano --topology cpu --gpus 8\n"
                 "  weft program job.ini --role 1 --dot | dot -Tsvg > role1.svg\n"
                 "  weft program job.ini --schedule\n"
+                "  weft program job.ini --chakra traces\n"
                 "  weft program --read role1.txt --json\n",
     .flags = flags,
     .n_flags = G_N_ELEMENTS (flags),

@@ -142,10 +142,6 @@ void computing_close_region (computing_cuda *d);
 /* touch TRUE: makes all device memory accessible to the host; FALSE: makes it inaccessible. */
 void computing_let_host (computing_cuda *d, gboolean touch);
 
-/* The same for the pages of `bytes` bytes at `at`. Has no effect on host memory, and while all
- * device memory is accessible. */
-void computing_let_pages (computing_cuda *d, const void *at, uint64_t bytes, gboolean touch);
-
 /* In builds with the address sanitizer: until computing_unfence(), kernels can access only the
  * operands, the control data and the scratch of the given n launches. */
 struct weft_cuda_launch;

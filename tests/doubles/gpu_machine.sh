@@ -52,7 +52,7 @@ train() {
   for step in 1 2 3 4 5 6 7; do
     echo "{\"step\":$step,\"loss\":2.5,\"time_s\":0.${step}5,\"mfu\":0.5,\"peak_bytes\":1000}"
   done
-  mkdir -p "$XDG_CACHE_HOME/weft"
+  [ -d "$XDG_CACHE_HOME/weft" ] || mkdir -p "$XDG_CACHE_HOME/weft"
   [ -e "$XDG_CACHE_HOME/weft/products-0.txt" ] || echo 'a machine' >"$XDG_CACHE_HOME/weft/products-0.txt"
   echo "00ff m=16 type=bf16 algorithm=66 ms=0.5 tflops=600.5 part=$WEFT_PART" >>"$XDG_CACHE_HOME/weft/products-0.txt"
   echo '{"last":true,"reserved_bytes":{"NCCL":5}}'

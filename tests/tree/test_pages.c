@@ -130,11 +130,29 @@ the_page_of_core_names_every_header (void **state)
   }
 }
 
+/* A double without a row has not said what it proves. */
+static void
+the_page_of_doubles_names_every_file (void **state)
+{
+  g_autofree char *page = source_text ("tests/doubles/README.md");
+  g_autoptr (GDir) dir = g_dir_open (WEFT_SOURCE_DIR "/tests/doubles", 0, NULL);
+  const char *name;
+
+  (void) state;
+  assert_non_null (dir);
+  while ((name = g_dir_read_name (dir))) {
+    g_autofree char *quoted = g_strdup_printf ("`%.*s`", (int) strcspn (name, "."), name);
+    if (!g_str_equal (name, "README.md") && !strstr (page, quoted))
+      fail_msg ("tests/doubles/%s: its page has no row for %s", name, quoted);
+  }
+}
+
 static const struct CMUnitTest tests[] = {
   cmocka_unit_test (every_hop_of_the_walks_is_where_the_readme_says),
   cmocka_unit_test (every_folder_of_the_map_exists_and_every_folder_is_on_it),
   cmocka_unit_test (links_between_pages_lead_somewhere),
   cmocka_unit_test (the_page_of_core_names_every_header),
+  cmocka_unit_test (the_page_of_doubles_names_every_file),
 };
 
 WEFT_TESTS (tests)

@@ -166,7 +166,7 @@ dry_run (const char *folder, const char *faults, const char *flags, gboolean see
   g_autofree char *json = g_build_filename (folder, "results/h200.json", NULL);
   g_autofree char *kept = seen ? g_build_filename (folder, "seen", NULL) : g_strdup ("");
   g_autofree char *command = g_strdup_printf (
-      "sh -c 'FAULTS=\"%s\" SEEN=\"%s\" RESULTS=%s/results PATH=\"%s:$PATH\" %s -B "
+      "sh -c 'FAULTS=\"%s\" SEEN=\"%s\" RESULTS=%s/results PATH=\"%s:$PATH\" %s -S -B "
       "%s/contact/main.py --tiny %s %s/results'",
       faults, kept, folder, folder, python, folder, flags, folder);
   g_autofree char *said = NULL;

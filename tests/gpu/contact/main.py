@@ -47,7 +47,7 @@ class Run:
         self.begin, self.date = time.monotonic(), time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
         self.seconds = a.seconds or sum(LIMITS[r] for r in a.run)
         self.records, self.summaries, self.kernel_rows, self.counters, self.tried = [], {}, {}, [], []
-        self.way, self.failed_ops, self.suspects = 0, [], []
+        self.way, self.failed_ops, self.suspects, self.archived = 0, [], [], []
         self.models = tables.models(m.memory, a.tiny)
         self.parts = tables.all_parts(m, folder, self.models, gpu_tests(m))
 
@@ -130,7 +130,7 @@ class Run:
         word, env, flags = tables.WAYS[way]
         command = replace_flags(part.command, flags)
         if part.kind == "ncu":
-            command = ["ncu", "--clock-control", "none", "--csv", "--page", "raw", "--launch-count", "4", "--metrics",
+            command = ["ncu", "--clock-control", "none", "--csv", "--page", "raw", "--launch-count", "8", "--metrics",
                        ",".join(outcomes.METRICS), *command]
         with running.Clocks(self.scratch / "clocks") if part.kind in ("train", "twin") else Nothing() as clocks:
             code, seconds = self.program(part.name, command, {**part.env, **env}, part.limit)
@@ -229,7 +229,9 @@ class Run:
         new = self.results / f".{self.m.stem}.json"
         new.write_text(outcomes.document(self))
         os.replace(new, self.results / f"{self.m.stem}.json")
-        if any(self.cache.glob("weft/*.txt")):
+        stamp = sorted((path.name, path.stat().st_mtime_ns) for path in self.cache.glob("weft/*.txt"))
+        if stamp != self.archived:
+            self.archived = stamp
             new = self.results / ".cache.tar.gz"
             with tarfile.open(new, "w:gz") as archive:
                 archive.add(self.cache / "weft", "weft")
