@@ -488,8 +488,8 @@ kernel_formula (const struct page *g, uint32_t op)
   g_autofree char *bias_time = human (bias, "s");
   g_autofree char *bias_text =
       bias > 0 ? g_strdup_printf (" + %s for the bias", bias_time) : g_strdup ("");
-  return g_strdup_printf ("%s: %s + %s / (%s x waves %.2f x tiles %.2f x depth %.2f)%s%s", dims, gap,
-                          flops, rate, c.waves, c.tiles, c.depth, split, bias_text);
+  return g_strdup_printf ("%s: %s + %s / (%s x waves %.2f x tiles %.2f x depth %.2f)%s%s", dims,
+                          gap, flops, rate, c.waves, c.tiles, c.depth, split, bias_text);
 }
 
 static void

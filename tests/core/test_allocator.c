@@ -281,7 +281,8 @@ converted_weights_are_kept_for_a_step (void **state)
   (void) state;
   double kept = run (words, "fp8_weight_lifetime=2").permanent;
   assert_true (kept - run (words, short_lived).permanent == 2 * converted_bytes (plan->role[0]));
-  assert_true (run (words, "fp8_weight_lifetime=3").permanent == run (words, short_lived).permanent);
+  assert_true (run (words, "fp8_weight_lifetime=3").permanent ==
+               run (words, short_lived).permanent);
   assert_true (run (words, "fp8_weight_lifetime=3").peak < run (words, short_lived).peak);
   assert_true (run (fsdp2, "fp8_weight_lifetime=2").peak == run (fsdp2, short_lived).peak);
 }

@@ -108,8 +108,8 @@ fp8_format_says_what_gradients_are_rounded_to (void **state)
 
 /* Each linear layer quantises two tensors per microbatch: the input in forward, which backward
  * reuses, and the output gradient in backward. The weight is quantised once in a step; with
- * disable_parameter_transpose_cache in forward and in backward of each of the two microbatches; with
- * fp8_param_gather it is stored in fp8. */
+ * disable_parameter_transpose_cache in forward and in backward of each of the two microbatches;
+ * with fp8_param_gather it is stored in fp8. */
 static void
 what_is_multiplied_is_converted_first (void **state)
 {
@@ -278,8 +278,8 @@ blocks_are_turned_by_the_kernel_that_makes_them (void **state)
     /* quantised along rows and columns: inputs and output gradients of 8 layers with 4 linear
      * layers, in 2 microbatches, and weights once */
     assert_int_equal (both, 8 * 4 * (2 * 2 + 1));
-    /* Quantised along rows only: with recompute of the layer the inputs in the forward pass, because
-     * the recomputation quantises them again. */
+    /* Quantised along rows only: with recompute of the layer the inputs in the forward pass,
+     * because the recomputation quantises them again. */
     assert_int_equal (one, 2 * 8 * 4 * (i ? 1 : 0));
   }
 }
