@@ -13,7 +13,8 @@ enum {
   REGISTER_UNIT = 8,
   WARP = 32,
   HOPPER = 90,
-  PACK = 16, /* bytes */
+  PACK = 16,         /* bytes */
+  MOST_IN_Y = 65535, /* blocks of a grid in dimension y, by which rows are counted */
 };
 
 const char *const weft_limit_words[] = { "bandwidth", "loads in flight", "instructions",
@@ -91,15 +92,18 @@ weft_memory_grid (const struct weft_memory_kernel *k, const struct weft_shape *s
   if (k->team[0])
     team_grid (k, s, &grid);
   else {
-    grid.elements = (double) k->threads * k->each;
-    grid.on_sm = on_sm (k->threads, k->registers, k->most_on_sm);
+    gboolean wide = k->wide && s->dim[1] * weft_dtype_bytes (s->dtype) > k->wide;
+    grid.threads = k->threads * (1 + wide);
+    grid.elements = (double) grid.threads * k->each;
+    grid.on_sm = on_sm (grid.threads, k->registers, wide ? 1 : k->most_on_sm);
   }
   double blocks = fmax (1, ceil (elements_of (k, s) / grid.elements));
   if (k->rows)
     blocks = ceil ((double) s->dim[0] / k->rows);
   if (k->by_row) {
-    blocks = (double) s->dim[0] * ceil ((double) s->dim[1] / grid.elements);
-    grid.elements = elements_of (k, s) / blocks;
+    double in_row = ceil ((double) s->dim[1] / grid.elements);
+    blocks = in_row * (double) MIN (s->dim[0], MOST_IN_Y);
+    grid.elements = (double) s->dim[1] / in_row;
   }
   grid.blocks = (uint64_t) (k->most_blocks ? fmin (blocks, k->most_blocks) : blocks);
   return grid;

@@ -43,6 +43,8 @@ struct weft_memory_kernel {
   uint32_t each;               /* elements of the result that a thread handles at a time */
   uint32_t rows;               /* not 0: rows (dimension 1) that a block handles from end to end */
   gboolean by_row;             /* the last block of each row is partly empty */
+  uint32_t wide;               /* not 0: rows of more bytes have blocks with twice the threads, one
+                                * on an SM, because they fill its shared memory */
   gboolean flat;               /* only dimension 0 counts elements */
   /* not 0: teams of norm_rows.cuh: rows of a block if a row fits into a warp; most threads of a
    * block otherwise; most packs of 16 bytes of a thread in a warp */
