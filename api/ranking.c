@@ -221,14 +221,14 @@ sweep_table (const weft_variants *v)
       weft_api_set_text (table, i, weft_variants_value (v, i, list));
   }
   int32_t *fate =
-      weft_api_add_words (table, "fate", "what became of the job", weft_cell_fate_words);
+      weft_api_add_words (table, "fate", "what became of the job", weft_summary_fate_words);
   for (uint32_t i = 0; i < v->n; i++)
     fate[i] = (int32_t) v->cell[i].fate;
 #define ADD_NUMBER(member, doc)                                                                    \
   double *member = weft_api_add_reals (table, #member, "", doc);                                   \
   for (uint32_t i = 0; i < v->n; i++)                                                              \
-    member[i] = weft_cell_has_numbers (&v->cell[i]) ? v->cell[i].member : NAN;
-  WEFT_CELL_NUMBER_LIST (ADD_NUMBER)
+    member[i] = weft_summary_has_numbers (&v->cell[i]) ? v->cell[i].member : NAN;
+  WEFT_SUMMARY_NUMBER_LIST (ADD_NUMBER)
 #undef ADD_NUMBER
   weft_api_add_texts (table, "reason", "why a job was refused");
   for (uint32_t i = 0; i < v->n; i++)

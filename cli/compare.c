@@ -3,6 +3,8 @@
 #include "cli/executors.h"
 #include "cli/executor_options.h"
 #include "cli/profile_page.h"
+#include "interop/traces/costs.h"
+#include "interop/traces/stack_fit.h"
 #include "core/report/compare.h"
 #include "core/base/error.h"
 #include "core/exec/exec.h"
@@ -22,7 +24,7 @@ enum { DEFAULT_TOP = 10 };
 struct compare_ask {
   const weft_cli_options *own; /* options that only one executor has */
   const char *executor, *top;
-  const char *step, *step_name; /* of a measured trace */
+  const char *step, *step_name, *cost_table, *stack_fit; /* of a measured trace */
   struct weft_exec_options options;
 };
 
@@ -108,12 +110,60 @@ print_profile (const struct weft_profile *profile, gboolean json)
   weft_cli_print_fitting (out->str);
 }
 
+/* Says on stderr of which classes some calls gave no row. */
+static void
+tell_unjoined (const weft_costs *costs)
+{
+  for (guint i = 0; i < costs->class->len; i++) {
+    const struct weft_costs_class *c = &g_array_index (costs->class, struct weft_costs_class, i);
+    if (c->joined < c->calls)
+      fprintf (stderr,
+               "weft: cost table: %s %s: joined %" G_GUINT64_FORMAT " of %" G_GUINT64_FORMAT
+               " calls; the program has %" G_GUINT64_FORMAT "\n",
+               weft_work_words[c->work], weft_axis_word (c->axis), c->joined, c->calls, c->ops);
+  }
+}
+
+/* Writes the times of a trace's ops as a cost table for weft sim. */
+static gboolean
+write_costs (const struct weft_profile *profile, const char *path, GError **error)
+{
+  g_autoptr (weft_costs) costs = weft_costs_new (profile->plan, profile->timeline, profile->trace,
+                                                 profile->measured);
+  g_autoptr (GString) text = g_string_new (NULL);
+
+  g_string_append_printf (text,
+                          "# Seconds in %s, %s, %s (weft compare)\n"
+                          "# OP TYPE RESULT RANKS DIMENSIONS SECONDS\n",
+                          profile->name[WEFT_MEASURED], profile->trace->tool,
+                          profile->measured->step);
+  for (guint i = 0; i < costs->row->len; i++)
+    weft_cost_table_print (text, &g_array_index (costs->row, struct weft_measurement, i));
+  tell_unjoined (costs);
+  return weft_cli_write (path, text->str, error);
+}
+
+/* Writes a stack file with efficiencies out of the trace. */
+static gboolean
+write_stack (const struct weft_profile *profile, weft_plan *plan, const char *path, GError **error)
+{
+  if (plan->table)
+    return weft_bad_input (error, "--stack-fit: found a job with a cost table, wanted one whose "
+                                  "kernels are priced by formula");
+  g_autoptr (GArray) fitted = weft_stack_fit_new (plan, profile->measured);
+  g_autofree char *source = g_strdup_printf ("%s, %s, %s", profile->name[WEFT_MEASURED],
+                                             profile->trace->tool, profile->measured->step);
+  g_autofree char *text = weft_stack_fit_print (plan, fitted, source);
+  return weft_cli_write (path, text, error);
+}
+
 /* Compares a prediction with a measured trace (interop/traces/trace.h). */
 static gboolean
 compare_trace (const weft_cli_input *input, const struct compare_ask *ask, const struct side *side,
                GError **error)
 {
-  const struct weft_trace_options options = { .step_name = ask->step_name };
+  const struct weft_trace_options options = { .step_name = ask->step_name,
+                                              .shapes = ask->cost_table != NULL };
   g_autoptr (weft_trace) trace = weft_trace_load (input->second, &options, error);
   g_autoptr (weft_measured) measured =
       trace ? weft_measured_new (side->plan, trace, ask->step, error) : NULL;
@@ -124,7 +174,8 @@ compare_trace (const weft_cli_input *input, const struct compare_ask *ask, const
   profile.name[WEFT_PREDICTED] = input->operand;
   profile.name[WEFT_MEASURED] = input->second;
   print_profile (&profile, input->json);
-  return TRUE;
+  return (!ask->cost_table || write_costs (&profile, ask->cost_table, error)) &&
+         (!ask->stack_fit || write_stack (&profile, side->plan, ask->stack_fit, error));
 }
 
 /* Whether B is a trace. Flags of a trace without a trace, and a trace as A, are errors. */
@@ -136,9 +187,12 @@ wants_trace (const weft_cli_input *input, const struct compare_ask *ask, gboolea
   if (weft_trace_claims (input->operand))
     return weft_bad_input (error, "%s: found a measured trace, wanted a job or a timeline first: "
                                   "weft compare JOB TRACE", input->operand);
-  if (!*trace && (ask->step || ask->step_name))
+  if (!*trace && (ask->step || ask->step_name || ask->cost_table || ask->stack_fit))
     return weft_bad_input (error, "%s: found no measured trace, wanted one with --%s",
-                           input->second, ask->step ? "step" : "step-name");
+                           input->second, ask->step         ? "step"
+                                          : ask->step_name  ? "step-name"
+                                          : ask->cost_table ? "cost-table"
+                                                            : "stack-fit");
   if (*trace && ask->top)
     return weft_bad_input (error, "--top: found a measured trace, whose ops are not joined one by "
                                   "one, wanted two jobs or timelines");
@@ -210,6 +264,14 @@ weft_cli_compare (int argc, char **argv)
       .text = &ask.step_name,
       .doc = "name of the annotations or NVTX ranges that are steps, before their number "
              "[ProfilerStep, iteration, step, ...]" },
+    { .name = "cost-table",
+      .value = "FILE",
+      .text = &ask.cost_table,
+      .doc = "write the times of a trace's ops to FILE, for weft sim --cost-table" },
+    { .name = "stack-fit",
+      .value = "FILE",
+      .text = &ask.stack_fit,
+      .doc = "write a stack with the efficiencies of a trace's kernels to FILE, for --stack" },
   };
   struct weft_cli_page page = {
     .usage = "weft compare A B [flags] [--json]",

@@ -3,6 +3,7 @@
 #include "core/base/error.h"
 #include "core/base/sheet.h"
 #include "core/job/aliases.h"
+#include "core/job/sections.h"
 #include "interop/target.h"
 #include "planner/site.h"
 #include <stdio.h>
@@ -115,17 +116,12 @@ print_table_flags (const struct weft_table *table)
 static void
 print_job_flags (void)
 {
-  const struct weft_table *const tables[] = { &weft_model_table, &weft_cluster_table,
-                                              &weft_train_table, &weft_stack_table,
-                                              &weft_strategy_table };
-  static const char *const parts[] = { "model", "topology", "nodes", "gpus", "stack" };
-
-  for (unsigned i = 0; i < G_N_ELEMENTS (parts); i++)
-    print_flag (parts[i]);
-  for (unsigned i = 0; i < G_N_ELEMENTS (tables); i++)
-    print_table_flags (tables[i]);
+  for (unsigned i = 0; i < WEFT_N_PART_KEY; i++)
+    print_flag (weft_part_keys[i].flag);
+  for (unsigned i = 0; i < WEFT_N_SECTION; i++)
+    print_table_flags (weft_sections[i].table);
   for (unsigned i = 0; i < weft_n_aliases; i++)
-    if (!weft_aliases[i].ignored)
+    if (!weft_aliases[i].ignored && strcmp (weft_aliases[i].name, WEFT_LAYERS_PER_CHUNK) != 0)
       print_flag (weft_aliases[i].name);
 }
 

@@ -1,5 +1,6 @@
 #include "cli/html.h"
 #include "cli/cli.h"
+#include "cli/timeline_page.h"
 #include "core/base/units.h"
 #include <math.h>
 #include <string.h>
@@ -112,11 +113,10 @@ append_bar (GString *out, const weft_report *r, uint32_t role)
   for (int part = 0; part < WEFT_N_REPORT_PART; part++) {
     g_autofree char *bytes = weft_units_human (weft_report_part_bytes (row, part), "B");
     if (weft_report_part_bytes (row, part))
-      g_string_append_printf (out,
-                              "<span title=\"%s %s\" style=\"width:%.4f%%;background:%s\"></span>",
-                              weft_report_parts[part].word, bytes,
-                              100 * weft_report_part_bytes (row, part) / whole,
-                              weft_report_parts[part].colour);
+      g_string_append_printf (
+          out, "<span title=\"%s %s\" style=\"width:%.4f%%;background:%s\"></span>",
+          weft_report_parts[part].word, bytes, 100 * weft_report_part_bytes (row, part) / whole,
+          weft_report_parts[part].colour);
   }
   g_string_append (out, "</div>\n");
 }
@@ -277,17 +277,18 @@ append_timeline (GString *out, const weft_report *r)
       y += append_stage (picture, r, row, y);
     drawn[role] = TRUE;
   }
-  g_string_append (
-      out, "<h2>Timeline</h2>\n<p class=\"key\">One rank of each stage; numbers are microbatches.");
+  g_string_append (out, "<h2>Timeline</h2>\n<p class=\"key\">");
   for (int phase = 0; phase < WEFT_N_PHASE; phase++)
     g_string_append_printf (out, "<span style=\"background:%s\"></span>%s",
                             weft_phase_looks[phase].colour, weft_phase_looks[phase].legend);
-  g_string_append_printf (
-      out,
-      "<span style=\"background:" TRANSFER_COLOUR "\"></span>transfers, a line for each"
-      " axis</p>\n<div class=\"wide\"><svg viewBox=\"0 0 %d %.0f\" role=\"img\">\n"
-      "%s</svg></div>\n",
-      WIDTH, y, picture->str);
+  g_string_append (out, "<span style=\"background:" TRANSFER_COLOUR "\"></span>transfers, a line "
+                        "for each axis</p>\n");
+  weft_cli_timeline_page (out, r);
+  g_string_append_printf (out,
+                          "<noscript>\n<p>One rank of each stage; numbers are microbatches.</p>\n"
+                          "<div class=\"wide\"><svg viewBox=\"0 0 %d %.0f\" role=\"img\">\n"
+                          "%s</svg></div>\n</noscript>\n",
+                          WIDTH, y, picture->str);
 }
 
 /* ------------------------------------------------------------------------- page */

@@ -173,7 +173,7 @@ print_risk (const struct page *page)
   weft_cli_print_wrapped (text, 2, weft_cli_columns ());
 }
 
-/* Says which losses the errors of predictions cannot tell apart. */
+/* Prints how far ratios of predicted times may be off: losses that differ by less may be equal. */
 static void
 print_ties (const struct page *page)
 {

@@ -26,7 +26,7 @@
   X (most_gpus, "most-gpus", "none", "1", "1e6",                                                   \
      "GPUs of the largest cluster that is chosen [131072 with --days, else 1024]")                 \
   X (refine, "refine", "2", "0", "10",                                                             \
-     "how often the sizes around the deadline are halved after the doublings [2]")                 \
+     "how often the interval of sizes around the deadline is halved [2]")                          \
   X (finalists, "finalists", "3", "1", "1000",                                                     \
      "strategies of each cluster that SimGrid simulates [3]")                                      \
   X (seed, "seed", "1", "0", "1e9", "seed of the simulated failures [1]")
@@ -323,19 +323,15 @@ run (const weft_cli_input *input, struct size_ask *ask)
 
 static const char about[] =
     "Answers what a training run needs: searches clusters of several topologies and sizes for "
-    "their "
-    "best strategies, and prints days, GPU-hours, cost, energy and CO2 of each, the Pareto front "
-    "of "
-    "days against cost, and the cheapest that meets the deadline and the budget, with its "
-    "failures, "
-    "checkpoints and batch sizes.  With --days, sizes around the deadline are searched; without, "
-    "doublings of the smallest cluster on which a strategy fits; --sizes names them.  A job that "
-    "gives gpus or nodes has this size only.  Prices, power, failures and storage are those of the "
-    "site; the bundled example has invented prices (sites/README.md).  A search takes seconds to a "
-    "minute for each cluster; each processor searches one cluster at a time.  Ctrl-C prints what "
-    "is known so "
-    "far, and ends with status 130.  Ends with status 3 if no cluster meets the limits, 4 if no "
-    "strategy fits on any.";
+    "their best strategies, and prints days, GPU-hours, cost, energy and CO2 of each, the Pareto "
+    "front of days against cost, and the cheapest that meets the deadline and the budget, with "
+    "its failures, checkpoints and batch sizes.  With --days, sizes around the deadline are "
+    "searched; without it, the smallest cluster on which a strategy fits, and its doublings; with "
+    "--sizes, the given sizes; if the job gives gpus or nodes, this size.  Prices, power, failures "
+    "and storage are those of the site; the bundled example has invented prices "
+    "(sites/README.md).  A search takes seconds to a minute for each cluster; each processor "
+    "searches one cluster at a time.  Ctrl-C prints what is known so far, and ends with status "
+    "130.  Ends with status 3 if no cluster meets the limits, 4 if no strategy fits on any.";
 
 int
 weft_cli_size (int argc, char **argv)

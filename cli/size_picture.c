@@ -5,7 +5,7 @@
 
 /* Lengths in SVG units, which are pixels at the picture's natural size. */
 enum {
-  SIDE = 400, /* of a panel */
+  SIDE = 400, /* width and height of a panel */
   LEFT = 70,
   TOP = 30,
   GAP = 92,   /* space between the two panels */

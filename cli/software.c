@@ -26,7 +26,7 @@ is_complete (const weft_interop_result *result, const weft_settings *flags, cons
     const char *key = result->needed->pdata[i];
     g_autofree char *flag = g_strdelimit (g_strdup (key), "_", '-');
     if (!is_set (flags, key))
-      return weft_bad_input (error, "%s: no key says %s, and %s has no default for it; give --%s",
+      return weft_bad_input (error, "%s: no key gives %s, and %s has no default for it; give --%s",
                              name, key, result->target->release, flag);
   }
   return TRUE;
@@ -83,7 +83,7 @@ weft_cli_software_read (const char *software, const char *path, const weft_setti
   return g_steal_pointer (&result);
 }
 
-/* Prints on stderr which settings have Weft's defaults because the training program says them. */
+/* Prints on stderr which settings have Weft's defaults because the training program sets them. */
 static void
 note_defaults (const weft_interop_result *result)
 {
@@ -94,7 +94,7 @@ note_defaults (const weft_interop_result *result)
                             (const char *) result->elsewhere->pdata[i]);
   if (names->len)
     fprintf (stderr,
-             "weft: note: at Weft's defaults, because the training program says them and no "
+             "weft: note: at Weft's defaults, because the training program sets them and no "
              "flag gives them: %s\n",
              names->str);
 }

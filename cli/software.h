@@ -4,8 +4,8 @@
 #include "interop/interop.h"
 
 /* Reads the file `path` as a configuration of `software`. `flags`: the settings from flags, which
- * may give what the file lacks. A configuration that lacks a setting which nobody gives is
- * refused. */
+ * may give what the file lacks. A configuration that needs a setting which neither the file nor a
+ * flag gives is refused. */
 weft_interop_result *weft_cli_software_read (const char *software, const char *path,
                                              const weft_settings *flags, gboolean partial,
                                              GError **error);

@@ -54,15 +54,15 @@ width_of (const struct weft_variants_list *list)
 static void
 print_row (const weft_variants *x, uint32_t i)
 {
-  const struct weft_cell *cell = &x->cell[i];
+  const struct weft_summary *cell = &x->cell[i];
 
   for (unsigned list = 0; list < x->list->len; list++)
     printf ("%*s  ", width_of (x->list->pdata[list]), weft_variants_value (x, i, list));
-  if (cell->fate == WEFT_CELL_REFUSED) {
+  if (cell->fate == WEFT_SUMMARY_REFUSED) {
     print_reason (cell->reason);
     return;
   }
-  if (cell->fate == WEFT_CELL_OPEN) {
+  if (cell->fate == WEFT_SUMMARY_OPEN) {
     printf ("  not predicted\n");
     return;
   }
@@ -70,7 +70,7 @@ print_row (const weft_variants *x, uint32_t i)
   print_number (cell->tokens_per_s_per_gpu, "");
   printf ("  %5.1f", 100 * cell->mfu);
   print_number (cell->peak_bytes, "B");
-  printf ("%s\n", cell->fate == WEFT_CELL_OK ? "" : "  does not fit");
+  printf ("%s\n", cell->fate == WEFT_SUMMARY_OK ? "" : "  does not fit");
 }
 
 static void
@@ -85,12 +85,12 @@ print_table (const weft_variants *x)
 }
 
 static void
-add_cell (JsonBuilder *b, const struct weft_cell *cell)
+add_cell (JsonBuilder *b, const struct weft_summary *cell)
 {
-  weft_json_text (b, "fate", weft_cell_fate_words[cell->fate]);
-  for (unsigned k = 0; k < WEFT_N_CELL_NUMBER; k++)
-    weft_json_real_or_null (b, weft_cell_number_words[k],
-                            weft_cell_has_numbers (cell) ? cell->number[k] : NAN);
+  weft_json_text (b, "fate", weft_summary_fate_words[cell->fate]);
+  for (unsigned k = 0; k < WEFT_N_SUMMARY_NUMBER; k++)
+    weft_json_real_or_null (b, weft_summary_number_words[k],
+                            weft_summary_has_numbers (cell) ? cell->number[k] : NAN);
   weft_json_text (b, "reason", cell->reason);
 }
 
@@ -170,14 +170,14 @@ sweep (const weft_cli_input *input, const struct sweep_ask *ask,
 /* ------------------------------------------------------------- sensitivity */
 
 static void
-print_change (double factor, const struct weft_cell *cell)
+print_change (double factor, const struct weft_summary *cell)
 {
   print_number (cell->step_s, "s");
   printf (" at %+.0f %%", 100 * (factor - 1));
 }
 
 static void
-print_sensitivity (const struct weft_job *job, const struct weft_cell *as_is,
+print_sensitivity (const struct weft_job *job, const struct weft_summary *as_is,
                    const struct weft_sensitivity *rows)
 {
   g_autoptr (GString) head = g_string_new (NULL);
@@ -202,7 +202,7 @@ print_sensitivity (const struct weft_job *job, const struct weft_cell *as_is,
 }
 
 static void
-add_change (JsonBuilder *b, const char *member, double factor, const struct weft_cell *cell)
+add_change (JsonBuilder *b, const char *member, double factor, const struct weft_summary *cell)
 {
   weft_json_object (b, member);
   weft_json_real (b, "factor", factor);
@@ -211,7 +211,7 @@ add_change (JsonBuilder *b, const char *member, double factor, const struct weft
 }
 
 static void
-print_sensitivity_json (const struct weft_cell *as_is, const struct weft_sensitivity *rows)
+print_sensitivity_json (const struct weft_summary *as_is, const struct weft_sensitivity *rows)
 {
   g_autoptr (JsonBuilder) b = json_builder_new ();
 
@@ -240,13 +240,13 @@ sensitivity (const weft_cli_input *input, const struct weft_exec_ops *executor)
 {
   struct weft_sensitivity rows[WEFT_N_SENSITIVITY];
   g_autoptr (GError) error = NULL;
-  struct weft_cell as_is;
+  struct weft_summary as_is;
   struct weft_job job;
 
   if (!weft_cli_job (input, &job, &error) ||
       !weft_sensitivity_run (&job, executor, &as_is, rows, &error))
     return weft_cli_fail (error);
-  if (!weft_cell_has_numbers (&as_is)) {
+  if (!weft_summary_has_numbers (&as_is)) {
     weft_bad_input (&error, "%s", as_is.reason);
     return weft_cli_fail (error);
   }

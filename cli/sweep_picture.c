@@ -31,7 +31,7 @@ at_y (const struct picture *p, double rate)
   return TOP + SIDE * (1 - rate / p->most);
 }
 
-static const struct weft_cell *
+static const struct weft_summary *
 cell_at (const struct picture *p, uint32_t value, uint32_t series)
 {
   return &p->x->cell[value * p->n_series + series];
@@ -88,14 +88,14 @@ draw_series (const struct picture *p, uint32_t series)
   g_autoptr (GString) path = g_string_new (NULL);
 
   for (uint32_t i = 0; i < p->n_value; i++) {
-    const struct weft_cell *cell = cell_at (p, i, series);
-    if (!weft_cell_has_numbers (cell))
+    const struct weft_summary *cell = cell_at (p, i, series);
+    if (!weft_summary_has_numbers (cell))
       continue;
     double x = at_x (p, i), y = at_y (p, cell->tokens_per_s);
     g_string_append_printf (path, "%s%.1f %.1f", path->len ? "L" : "M", x, y);
     g_string_append_printf (p->text,
                             "<circle cx=\"%.1f\" cy=\"%.1f\" r=\"4\" stroke=\"%s\" fill=\"%s\"/>\n",
-                            x, y, colour, cell->fate == WEFT_CELL_OK ? colour : "none");
+                            x, y, colour, cell->fate == WEFT_SUMMARY_OK ? colour : "none");
   }
   if (path->len)
     g_string_append_printf (p->text, "<path d=\"%s\" fill=\"none\" stroke=\"%s\"/>\n", path->str,
@@ -112,7 +112,7 @@ weft_cli_sweep_picture (const weft_variants *x)
   p.n_series = x->n / p.n_value;
   height = TOP + SIDE + 60 + LINE * (int) p.n_series;
   for (uint32_t i = 0; i < x->n; i++)
-    if (weft_cell_has_numbers (&x->cell[i]))
+    if (weft_summary_has_numbers (&x->cell[i]))
       p.most = fmax (p.most, x->cell[i].tokens_per_s);
   p.most = p.most > 0 ? 1.05 * p.most : 1;
   g_string_append_printf (p.text,

@@ -92,7 +92,8 @@ offset_of (const struct gpu_rank *r, const void *at, uint32_t buf)
   return (uint64_t) ((const uint8_t *) at - weft_bind_at (&r->bind, weft_buf_owner (r->p, buf)));
 }
 
-/* The address in the mailbox (host memory) of the row counts in an operand. */
+/* Returns where the row counts of an operand are in the mailbox, which is their copy in host
+ * memory. */
 static const int64_t *
 mailed (const struct gpu_rank *r, uint32_t op, uint32_t operand)
 {

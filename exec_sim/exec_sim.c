@@ -643,7 +643,8 @@ empty_posts (uint32_t n)
 static const struct weft_field fields[] = { WEFT_SIM_OPTION_LIST (WEFT_OPTION_FIELD) };
 static const struct weft_table table = { "option of executor sim", fields, G_N_ELEMENTS (fields) };
 
-/* The actors of the step. With jitter no two ranks are alike. */
+/* Makes the actors of the step: classes of ranks that behave alike. With jitter every rank is a
+ * class of its own. */
 static weft_actors *
 make_actors (const struct sim *x)
 {

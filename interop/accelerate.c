@@ -74,7 +74,7 @@ stage_in (weft_reading *reading, const char *value, GError **error)
 static char *
 stage_out (const weft_reading *reading)
 {
-  (void) reading; /* distributed_type says it */
+  (void) reading; /* distributed_type gives it */
   return NULL;
 }
 
@@ -159,9 +159,9 @@ static const struct weft_schema schema = { keys, G_N_ELEMENTS (keys), FALSE };
 
 static const struct weft_form mixed = { mixed_in, mixed_out }, stage = { stage_in, stage_out };
 
-static const struct weft_row rows[] = {
-#define SAYS(k, value, pairs, cond) { .key = k, .theirs = value, .sets = pairs, .when = cond },
-#define SAYS_NEEDS(k, value, pairs, others, other, why)                                            \
+static const struct weft_key_row rows[] = {
+#define SETS(k, value, pairs, cond) { .key = k, .theirs = value, .sets = pairs, .when = cond },
+#define SETS_NEEDS(k, value, pairs, others, other, why)                                            \
   { .key = k,                                                                                      \
     .theirs = value,                                                                               \
     .sets = pairs,                                                                                 \

@@ -5,12 +5,6 @@
 #include "core/base/error.h"
 #include <string.h>
 
-static char *
-print_int (gint64 value)
-{
-  return g_strdup_printf ("%" G_GINT64_FORMAT, value);
-}
-
 static gboolean
 has_stages (const weft_reading *reading)
 {
@@ -45,8 +39,8 @@ local_out (const weft_reading *reading)
   gint64 global = weft_reading_int (reading, "global_batch_size");
 
   if (!has_stages (reading))
-    return print_int (weft_reading_int (reading, "micro_batch_size"));
-  return replicas > 0 && global % replicas == 0 ? print_int (global / replicas) : NULL;
+    return weft_texts_int (weft_reading_int (reading, "micro_batch_size"));
+  return replicas > 0 && global % replicas == 0 ? weft_texts_int (global / replicas) : NULL;
 }
 
 static gboolean
@@ -61,7 +55,8 @@ microbatch_in (weft_reading *reading, const char *value, GError **error)
 static char *
 microbatch_out (const weft_reading *reading)
 {
-  return has_stages (reading) ? print_int (weft_reading_int (reading, "micro_batch_size")) : NULL;
+  return has_stages (reading) ? weft_texts_int (weft_reading_int (reading, "micro_batch_size"))
+                              : NULL;
 }
 
 /* A limit of 0 would make every gradient 0: Automodel always clips. */
@@ -243,7 +238,7 @@ automodel_write (const struct weft_target *target, const weft_keys_read *keys,
   g_autoptr (weft_keys_read) theirs = with_dtypes (target, keys);
   g_autofree char *model = model_name (job);
 
-  g_autofree char *length = print_int (job->model.seq_length);
+  g_autofree char *length = weft_texts_int (job->model.seq_length);
   weft_keys_add (theirs, target->schema, "", "dataset.seq_len", length, "export", NULL);
   g_autofree char *tree = weft_tree_yaml (target, theirs);
   return g_strdup_printf (
@@ -283,9 +278,9 @@ FORM_OF (clip)
 FORM_OF (param)
 #undef FORM_OF
 
-static const struct weft_row rows[] = {
-#define SAYS(k, value, pairs, cond) { .key = k, .theirs = value, .sets = pairs, .when = cond },
-#define SAYS_ALSO(k, value, pairs, cond, others)                                                   \
+static const struct weft_key_row rows[] = {
+#define SETS(k, value, pairs, cond) { .key = k, .theirs = value, .sets = pairs, .when = cond },
+#define SETS_ALSO(k, value, pairs, cond, others)                                                   \
   { .key = k, .theirs = value, .sets = pairs, .when = cond, .also = others },
 #define FORM(k, pairs, cond, id)                                                                   \
   { .key = k, .theirs = "*", .sets = pairs, .when = cond, .form = &id },
@@ -297,6 +292,7 @@ static const struct weft_row rows[] = {
 #define QUIET(k, why) { .key = k, .theirs = "*", .sets = "", .when = "", .doc = why },
 #define REFUSES(cond, why) { .sets = "", .when = cond, .doc = why },
 #include "interop/automodel.def"
+#include "interop/texts.h"
 };
 
 /* Weights in fp32, as Weft's FSDP2 stores them. */

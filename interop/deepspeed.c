@@ -6,12 +6,6 @@
 #include <math.h>
 #include <string.h>
 
-static char *
-print_int (gint64 value)
-{
-  return g_strdup_printf ("%" G_GINT64_FORMAT, value);
-}
-
 /* The number that a key gives; 0: it is not given. */
 static gint64
 int_of_key (const weft_reading *reading, const char *key)
@@ -34,7 +28,7 @@ is_precision (const weft_reading *reading, const char *precision)
 
 /* ----------------------------------------------------------------------------------- batch */
 
-/* _set_batch_related_parameters: the other two keys say the size of a microbatch. */
+/* _set_batch_related_parameters: the other two keys give the size of a microbatch. */
 static char *
 weft_deepspeed_micro (const weft_reading *reading)
 {
@@ -42,7 +36,7 @@ weft_deepspeed_micro (const weft_reading *reading)
   gint64 steps = MAX (int_of_key (reading, "gradient_accumulation_steps"), 1);
   gint64 replicas = weft_reading_replicas (reading);
 
-  return batch > 0 && replicas > 0 ? print_int (batch / replicas / steps) : NULL;
+  return batch > 0 && replicas > 0 ? weft_texts_int (batch / replicas / steps) : NULL;
 }
 
 static char *
@@ -52,7 +46,7 @@ weft_deepspeed_global (const weft_reading *reading)
   gint64 steps = MAX (int_of_key (reading, "gradient_accumulation_steps"), 1);
   gint64 replicas = weft_reading_replicas (reading);
 
-  return micro > 0 && replicas > 0 ? print_int (micro * steps * replicas) : NULL;
+  return micro > 0 && replicas > 0 ? weft_texts_int (micro * steps * replicas) : NULL;
 }
 
 /* _batch_assertion: the three keys must agree. */
@@ -77,7 +71,7 @@ accumulation_out (const weft_reading *reading)
   gint64 each = weft_reading_int (reading, "micro_batch_size") * weft_reading_replicas (reading);
   gint64 batch = weft_reading_int (reading, "global_batch_size");
 
-  return each > 0 && batch % each == 0 ? print_int (batch / each) : NULL;
+  return each > 0 && batch % each == 0 ? weft_texts_int (batch / each) : NULL;
 }
 
 /* ------------------------------------------------------------------------------- precision */
@@ -155,7 +149,7 @@ accumulated_out (const weft_reading *reading)
   return communicated_out (reading);
 }
 
-/* 0 is a dynamic scale. */
+/* The value 0 stands for a dynamic loss scale. */
 static gboolean
 loss_scale_in (weft_reading *reading, const char *value, GError **error)
 {
@@ -189,7 +183,7 @@ scale_power_out (const weft_reading *reading)
   int power;
   double scale = g_ascii_strtod (weft_reading_text (reading, "initial_loss_scale"), NULL);
 
-  return frexp (scale, &power) == 0.5 && power >= 1 ? print_int (power - 1) : NULL;
+  return frexp (scale, &power) == 0.5 && power >= 1 ? weft_texts_int (power - 1) : NULL;
 }
 
 /* ------------------------------------------------------------------------------------ ZeRO */
@@ -232,7 +226,7 @@ prefetch_out (const weft_reading *reading)
   const char *text = weft_reading_text (reading, "suggested_communication_unit_size");
   gint64 elements = (gint64) g_ascii_strtod (text, NULL);
 
-  return elements > 0 && elements % 2 == 0 ? print_int (elements / 2) : NULL;
+  return elements > 0 && elements % 2 == 0 ? weft_texts_int (elements / 2) : NULL;
 }
 
 /* -------------------------------------------------------------------------------- pipeline */
@@ -258,12 +252,12 @@ interval_out (const weft_reading *reading)
   gboolean full = strcmp (weft_reading_text (reading, "recompute_granularity"), "full") == 0 &&
                   strcmp (weft_reading_text (reading, "recompute_method"), "uniform") == 0;
 
-  return full && layers > 0 ? print_int (layers) : NULL;
+  return full && layers > 0 ? weft_texts_int (layers) : NULL;
 }
 
 /* ------------------------------------------------------------------------ reading, writing */
 
-/* Removes values "auto": the training program gives them. */
+/* Removes keys with the value "auto": the training program sets them. */
 static void
 drop_auto (GArray *values)
 {
@@ -336,11 +330,11 @@ FORM_OF (prefetch)
 FORM_OF (interval)
 #undef FORM_OF
 
-static const struct weft_row rows[] = {
-#define SAYS(k, value, pairs, cond) { .key = k, .theirs = value, .sets = pairs, .when = cond },
-#define SAYS_ALSO(k, value, pairs, others)                                                         \
+static const struct weft_key_row rows[] = {
+#define SETS(k, value, pairs, cond) { .key = k, .theirs = value, .sets = pairs, .when = cond },
+#define SETS_ALSO(k, value, pairs, others)                                                         \
   { .key = k, .theirs = value, .sets = pairs, .when = "", .also = others },
-#define SAYS_NEEDS(k, value, pairs, other, why)                                                    \
+#define SETS_NEEDS(k, value, pairs, other, why)                                                    \
   { .key = k, .theirs = value, .sets = pairs, .when = "", .with = other, .without_it = why },
 #define FORM(k, pairs, cond, id)                                                                   \
   { .key = k, .theirs = "*", .sets = pairs, .when = cond, .form = &id },
@@ -353,6 +347,7 @@ static const struct weft_row rows[] = {
 #define QUIET(k, why) { .key = k, .theirs = "*", .sets = "", .when = "", .doc = why },
 #define REFUSES(cond, why) { .sets = "", .when = cond, .doc = why },
 #include "interop/deepspeed.def"
+#include "interop/texts.h"
 };
 
 const struct weft_target weft_deepspeed = {

@@ -7,8 +7,8 @@
 struct writer {
   const struct weft_target *target;
   const weft_reading *ours; /* the settings of the job */
-  weft_keys_read *keys;     /* the keys that say them */
-  const char **theirs;      /* by setting: the key that says it */
+  weft_keys_read *keys;     /* the keys that give these settings */
+  const char **theirs;      /* by setting: the key that gives it */
 };
 
 /* Rows of own.def. */
@@ -39,7 +39,7 @@ own_rows (unsigned *n)
   return rows;
 }
 
-/* Why a setting is no part of the run of this job; NULL: it is one. */
+/* The reason why a setting is no part of the run of this job; NULL: it is part of it. */
 static const char *
 own_reason (const weft_reading *ours, unsigned setting)
 {
@@ -101,7 +101,7 @@ agrees (const struct writer *w, const struct weft_pairs *pairs, unsigned setting
 static char *
 value_for (const struct writer *w, const struct weft_meaning *meaning, unsigned setting)
 {
-  const struct weft_row *row = meaning->row;
+  const struct weft_key_row *row = meaning->row;
   const char *ours = "";
 
   if (meaning->key < 0 || !agrees (w, &meaning->sets, setting, &ours) ||
@@ -129,7 +129,7 @@ calculated (const struct writer *w, const char *key)
   const struct weft_meanings *meanings = weft_target_meanings (w->target);
 
   for (unsigned i = 0; i < meanings->n; i++) {
-    const struct weft_row *row = meanings->at[i].row;
+    const struct weft_key_row *row = meanings->at[i].row;
     if (row->key && row->form && strcmp (row->key, key) == 0)
       return row->form->out (w->ours);
   }
@@ -154,9 +154,9 @@ add_also (struct writer *w, const char *text)
   }
 }
 
-/* Adds the partner of a row if it is a key without value. */
+/* Adds the key that a row needs beside its own, if it is a key without value. */
 static void
-add_partner (struct writer *w, const struct weft_row *row)
+add_partner (struct writer *w, const struct weft_key_row *row)
 {
   const struct weft_schema *schema = w->target->schema;
   int at = row->with ? weft_schema_find (schema, row->with) : -1;
@@ -166,7 +166,7 @@ add_partner (struct writer *w, const struct weft_row *row)
     add_key (w, row->with, NULL);
 }
 
-/* Adds the key that says a setting, if the software does not do it without. */
+/* Adds the key that gives a setting, unless the software has this setting without a key. */
 static void
 add_setting (struct writer *w, unsigned setting)
 {
@@ -255,7 +255,7 @@ add_refusals (struct writer *w, weft_interop_result *result)
   }
 }
 
-/* Settings that say the same in two ways become those that other software has. */
+/* Of two settings that mean the same, keeps the one that other software has. */
 static void
 normalise (struct weft_job *job)
 {
@@ -277,7 +277,7 @@ normalise (struct weft_job *job)
   }
 }
 
-/* A vocabulary that the software pads to the same size takes its unit over. */
+/* Sets the padding unit of the vocabulary to that of the software if both give the same size. */
 static void
 adapt_padding (const struct weft_target *target, struct weft_job *job)
 {
@@ -292,8 +292,8 @@ adapt_padding (const struct weft_target *target, struct weft_job *job)
     job->strategy.make_vocab_size_divisible_by = there->strategy.make_vocab_size_divisible_by;
 }
 
-/* Buckets of Megatron-Core's default size, where the software has another default, get this size as
- * a number. */
+/* Sets bucket_size to the number that Megatron-Core uses by default, if the software has another
+ * default. */
 static void
 adapt_buckets (const struct weft_target *target, struct weft_job *job)
 {

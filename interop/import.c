@@ -10,7 +10,7 @@ has_meaning (const struct weft_target *target, unsigned key, const char *value)
   const struct weft_meanings *meanings = weft_target_meanings (target);
 
   for (unsigned i = 0; i < meanings->n; i++) {
-    const struct weft_row *row = meanings->at[i].row;
+    const struct weft_key_row *row = meanings->at[i].row;
     if (meanings->at[i].key == (int) key && meanings->at[i].sets.n &&
         (strcmp (row->theirs, "*") == 0 || strcmp (row->theirs, value) == 0))
       return TRUE;
@@ -18,7 +18,7 @@ has_meaning (const struct weft_target *target, unsigned key, const char *value)
   return FALSE;
 }
 
-/* Whether the software writes both texts for one value: "1.0" and "1" as numbers. */
+/* Whether two texts stand for one value of a key: "1.0" and "1" for a number. */
 static gboolean
 is_same (const struct weft_key *key, const char *text)
 {
@@ -48,7 +48,7 @@ add_lines (weft_interop_result *result, const weft_keys_read *keys)
     const struct weft_given *given = &g_array_index (keys->given, struct weft_given, i);
     const struct weft_key *key = &result->target->schema->key[given->key];
     int state = state_of (result->target, given->key, given->value);
-    const struct weft_row *quiet = weft_target_quiet (result->target, given->key);
+    const struct weft_key_row *quiet = weft_target_quiet (result->target, given->key);
     struct weft_interop_line *line =
         weft_interop_line_add (result, NULL, given->value, key->name, state);
     if (state == WEFT_IMPORT_QUIET && quiet)
@@ -91,7 +91,7 @@ is_always_written (const struct weft_field *field, const char *section)
           strcmp (field->name, "distributed_config") == 0);
 }
 
-/* Notes a setting that the training program says and no flag gives. */
+/* Notes a setting that the training program sets and no flag gives. */
 static void
 note_elsewhere (weft_interop_result *result, const struct weft_field *field, const char *section)
 {
@@ -112,7 +112,7 @@ add_settings (weft_interop_result *result, const weft_reading *reading, const ch
   for (unsigned i = 0; i < weft_texts_count (); i++) {
     const struct weft_field *field = weft_texts_field (i, &section);
     const char *text = weft_reading_at (reading, i);
-    if (weft_reading_elsewhere (reading, i) && !weft_reading_is_said (reading, i)) {
+    if (weft_reading_elsewhere (reading, i) && !weft_reading_is_given (reading, i)) {
       note_elsewhere (result, field, section);
       continue;
     }

@@ -11,16 +11,16 @@
 #include "interop/target.h"
 
 #define WEFT_EXPORT_STATE_LIST(X)                                                                  \
-  X (WEFT_EXPORT_MAPPED, "mapped", "a key of the software says it")                                \
+  X (WEFT_EXPORT_MAPPED, "mapped", "a key of the software sets it")                                \
   X (WEFT_EXPORT_DEFAULT, "default", "the software does this without a key")                       \
   X (WEFT_EXPORT_OWN, "own", "a setting of Weft that is no part of a run, or has no effect")       \
-  X (WEFT_EXPORT_ELSEWHERE, "elsewhere", "the training program says it, not the configuration")    \
+  X (WEFT_EXPORT_ELSEWHERE, "elsewhere", "the training program sets it, not the configuration")    \
   X (WEFT_EXPORT_NOT, "not expressible", "the software has no key for this value")
 enum weft_export_state { WEFT_EXPORT_STATE_LIST (WEFT_WORD_ID) WEFT_N_EXPORT_STATE };
 extern const char *const weft_export_state_words[];
 
 #define WEFT_IMPORT_STATE_LIST(X)                                                                  \
-  X (WEFT_IMPORT_MAPPED, "mapped", "settings of Weft say it")                                      \
+  X (WEFT_IMPORT_MAPPED, "mapped", "it sets settings of Weft")                                     \
   X (WEFT_IMPORT_DEFAULT, "default", "at the default of the software")                             \
   X (WEFT_IMPORT_QUIET, "no effect", "it does not change a step")                                  \
   X (WEFT_IMPORT_NOT, "not expressible", "it changes a step, and Weft has no setting for it")
@@ -30,10 +30,10 @@ extern const char *const weft_import_state_words[];
 /* One line of a report. */
 struct weft_interop_line {
   const char *ours;   /* setting of Weft; NULL: none (import) */
-  char *value;        /* its value, or that of the key */
+  char *value;        /* value of the setting, or of the key (import) */
   const char *theirs; /* key of the software; NULL: none (export) */
-  int state;          /* of the list of the direction */
-  char *why;          /* NULL: the state says all */
+  int state;          /* enum weft_export_state or enum weft_import_state */
+  char *why;          /* reason of the state; NULL: none is needed */
   char *there;        /* export, not expressible: the value that the software has instead */
   /* export, not expressible: a setting as NAME=VALUE that the software can express instead; NULL:
    * not known */
@@ -43,14 +43,14 @@ struct weft_interop_line {
 struct weft_interop_result {
   const struct weft_target *target;
   char *text;              /* export: the file */
-  char *launch;            /* export: the command that starts a run; NULL: the text says it */
+  char *launch;            /* export: the command that starts a run; NULL: the text contains it */
   GPtrArray *lines;        /* struct weft_interop_line * */
   unsigned n_not;          /* lines that are not expressible */
   weft_settings *settings; /* import: the settings of a job */
-  GPtrArray *needed;       /* import: names of settings that the software needs and no key says */
+  GPtrArray *needed;       /* import: names of settings that the software needs and no key gives */
   GPtrArray *unknown;      /* import, partial: sentences about unknown keys */
   GPtrArray *elsewhere;    /* import: names of settings, without those of the model, that the
-                              training program says and no flag gives; NULL: none */
+                              training program sets and no flag gives; NULL: none */
 };
 typedef struct weft_interop_result weft_interop_result;
 void weft_interop_result_free (weft_interop_result *result);
@@ -68,13 +68,13 @@ char *weft_export_left_out (const weft_interop_result *result);
 char *weft_export_elsewhere (const weft_interop_result *result);
 
 struct weft_import_options {
-  gint64 gpus; /* size of the cluster, if the caller knows it and the text may not say it; else 0 */
+  gint64 gpus; /* size of the cluster, which is used if the text does not give it; 0: not known */
   const weft_settings *flags; /* settings that the caller gives; may be NULL */
   gboolean partial;           /* leave out unknown keys, and keys that Weft cannot express */
 };
 
-/* Imports a text that messages call `name`. The result does not contain the flags: they only say
- * what the software has no keys for. */
+/* Imports a text. `name` is its name in messages. The result does not contain the flags: they only
+ * give settings for which the software has no keys. */
 weft_interop_result *weft_import (const struct weft_target *target, const char *text,
                                   const char *name, const struct weft_import_options *options,
                                   GError **error);

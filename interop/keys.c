@@ -65,7 +65,7 @@ is_none (const char *text)
   return *text == '\0';
 }
 
-/* What a kind of key accepts, by enum weft_key_kind. */
+/* The values that a kind of key accepts, by enum weft_key_kind. */
 static const struct kind {
   const char *what;
   gboolean (*holds) (const char *text);

@@ -45,11 +45,11 @@ struct weft_given {
   char *where;  /* "train.sh:12" */
 };
 
-/* What a file gives: keys of the schema, GPUs if it says them, and what could not be read. */
+/* The content of a file: its keys, its number of GPUs, and what could not be read. */
 struct weft_keys_read {
   GArray *given;      /* struct weft_given, in the order of the file */
   GPtrArray *unknown; /* char *: a sentence for each key that the schema does not have */
-  gint64 gpus;        /* 0: the file does not say it */
+  gint64 gpus;        /* 0: the file does not give it */
 };
 typedef struct weft_keys_read weft_keys_read;
 weft_keys_read *weft_keys_read_new (void);

@@ -8,34 +8,29 @@
 
 /* ------------------------------------------------------------------ settings without a key */
 
-static char *
-print_int (gint64 value)
-{
-  return value > 0 ? g_strdup_printf ("%" G_GINT64_FORMAT, value) : NULL;
-}
-
-/* validate_args: four times the width; for SwiGLU two thirds of that, a multiple of 64. */
+/* As in validate_args of Megatron-LM: four times the hidden size; for SwiGLU two thirds of that,
+ * rounded down to a multiple of 64. */
 static char *
 weft_megatron_ffn (const weft_reading *reading)
 {
   gint64 width = weft_reading_int (reading, "hidden_size");
 
   if (g_strcmp0 (weft_reading_text (reading, "activation"), "swiglu") != 0)
-    return print_int (4 * width);
-  return print_int ((gint64) ((double) width * 8 / 3 / 64) * 64);
+    return weft_texts_positive (4 * width);
+  return weft_texts_positive ((gint64) ((double) width * 8 / 3 / 64) * 64);
 }
 
 static char *
 weft_megatron_kv_channels (const weft_reading *reading)
 {
   gint64 heads = weft_reading_int (reading, "num_attention_heads");
-  return heads > 0 ? print_int (weft_reading_int (reading, "hidden_size") / heads) : NULL;
+  return heads > 0 ? weft_texts_positive (weft_reading_int (reading, "hidden_size") / heads) : NULL;
 }
 
 static char *
 weft_megatron_heads (const weft_reading *reading)
 {
-  return print_int (weft_reading_int (reading, "num_attention_heads"));
+  return weft_texts_positive (weft_reading_int (reading, "num_attention_heads"));
 }
 
 static char *
@@ -60,7 +55,8 @@ weft_megatron_vocab (const weft_reading *reading)
 {
   const char *tokenizer = weft_reading_key (reading, "tokenizer-type");
 
-  return !tokenizer || strcmp (tokenizer, GPT2_TOKENIZER) == 0 ? print_int (GPT2_TOKENS) : NULL;
+  return !tokenizer || strcmp (tokenizer, GPT2_TOKENIZER) == 0 ? weft_texts_positive (GPT2_TOKENS)
+                                                               : NULL;
 }
 
 static gboolean
@@ -75,7 +71,7 @@ vocab_in (weft_reading *reading, const char *value, GError **error)
 static char *
 vocab_out (const weft_reading *reading)
 {
-  return print_int (weft_reading_int (reading, "vocab_size") - 1);
+  return weft_texts_positive (weft_reading_int (reading, "vocab_size") - 1);
 }
 
 /* ---------------------------------------------------------------------------------- layers */
@@ -230,7 +226,7 @@ layers_out (const weft_reading *reading)
   g_autoptr (GString) list = g_string_new ("[");
 
   if (first == 0 && offset == 0)
-    return print_int (every);
+    return weft_texts_positive (every);
   if (every == 1 && first < n)
     return g_strdup_printf ("([0]*%" G_GINT64_FORMAT "+[1]*%" G_GINT64_FORMAT ")", first,
                             n - first);
@@ -242,18 +238,15 @@ layers_out (const weft_reading *reading)
 
 /* -------------------------------------------------------------------------- pipeline, dropout */
 
-/* validate_args: the layers of a pipeline rank, divided by those of a chunk. */
+/* As in validate_args of Megatron-LM: the number of chunks is the layers of a pipeline rank divided
+ * by the layers of a chunk. */
 static gboolean
 chunks_in (weft_reading *reading, const char *value, GError **error)
 {
-  static const char *const also[] = { "account_for_embedding_in_pipeline_split",
-                                      "account_for_loss_in_pipeline_split" };
-  gint64 layers = weft_reading_int (reading, "num_layers");
+  gint64 layers = weft_reading_pipeline_layers (reading);
   gint64 ranks = weft_reading_int (reading, "pipeline_model_parallel_size");
   gint64 chunk = g_ascii_strtoll (value, NULL, 10);
 
-  for (unsigned i = 0; i < G_N_ELEMENTS (also); i++)
-    layers += strcmp (weft_reading_text (reading, also[i]), "true") == 0;
   if (chunk < 1 || ranks < 1 || layers % (ranks * chunk))
     return weft_bad_input (error,
                            "%" G_GINT64_FORMAT " layers on %" G_GINT64_FORMAT
@@ -274,18 +267,18 @@ weft_megatron_chunks (const weft_reading *reading)
   job->strategy.pipeline_model_parallel_layout =
       g_quark_from_string (weft_reading_text (reading, "pipeline_model_parallel_layout"));
   gint64 stages = weft_job_layout_stages (job);
-  return ranks > 0 && stages > ranks && stages % ranks == 0 ? print_int (stages / ranks)
+  return ranks > 0 && stages > ranks && stages % ranks == 0 ? weft_texts_positive (stages / ranks)
                                                             : g_strdup ("none");
 }
 
 static char *
 chunks_out (const weft_reading *reading)
 {
-  (void) reading; /* num-virtual-stages-per-pipeline-rank says it */
+  (void) reading; /* num-virtual-stages-per-pipeline-rank gives it */
   return NULL;
 }
 
-/* Attention in one kernel draws its dropout inside of it. */
+/* Attention in one kernel computes its dropout in the kernel. */
 static gboolean
 dropout_in (weft_reading *reading, const char *value, GError **error)
 {
@@ -532,11 +525,11 @@ static const struct weft_form vocab = { vocab_in, vocab_out }, layers = { layers
                               chunks = { chunks_in, chunks_out },
                               dropout = { dropout_in, dropout_out };
 
-static const struct weft_row rows[] = {
-#define SAYS(k, value, pairs, cond) { .key = k, .theirs = value, .sets = pairs, .when = cond },
-#define SAYS_WITH(k, value, pairs, cond, other)                                                    \
+static const struct weft_key_row rows[] = {
+#define SETS(k, value, pairs, cond) { .key = k, .theirs = value, .sets = pairs, .when = cond },
+#define SETS_WITH(k, value, pairs, cond, other)                                                    \
   { .key = k, .theirs = value, .sets = pairs, .when = cond, .with = other },
-#define SAYS_NEEDS(k, value, pairs, cond, other, why)                                              \
+#define SETS_NEEDS(k, value, pairs, cond, other, why)                                              \
   { .key = k, .theirs = value, .sets = pairs, .when = cond, .with = other, .without_it = why },
 #define FORM(k, pairs, name) { .key = k, .theirs = "*", .sets = pairs, .when = "", .form = &name },
 #define ASSUMES(pairs, cond) { .sets = pairs, .when = cond },
@@ -545,9 +538,10 @@ static const struct weft_row rows[] = {
 #define QUIET(k, why) { .key = k, .theirs = "*", .sets = "", .when = "", .doc = why },
 #define REFUSES(cond, why) { .sets = "", .when = cond, .doc = why },
 #include "interop/megatron.def"
+#include "interop/texts.h"
 };
 
-/* Keys that Megatron-LM needs and that say nothing about a step. */
+/* Keys that Megatron-LM needs and that do not change a step. */
 static const struct weft_always always[] = { { "tokenizer-type", NULL_TOKENIZER } };
 
 const struct weft_target weft_megatron_lm = {

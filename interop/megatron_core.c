@@ -25,30 +25,24 @@ needed (const weft_reading *reading)
   return NULL;
 }
 
-static char *
-print_int (gint64 value)
-{
-  return value > 0 ? g_strdup_printf ("%" G_GINT64_FORMAT, value) : NULL;
-}
-
 /* TransformerConfig.__post_init__ */
 static char *
 weft_megatron_core_ffn (const weft_reading *reading)
 {
-  return print_int (4 * weft_reading_int (reading, "hidden_size"));
+  return weft_texts_positive (4 * weft_reading_int (reading, "hidden_size"));
 }
 
 static char *
 weft_megatron_core_kv_channels (const weft_reading *reading)
 {
   gint64 heads = weft_reading_int (reading, "num_attention_heads");
-  return heads > 0 ? print_int (weft_reading_int (reading, "hidden_size") / heads) : NULL;
+  return heads > 0 ? weft_texts_positive (weft_reading_int (reading, "hidden_size") / heads) : NULL;
 }
 
 static char *
 weft_megatron_core_heads (const weft_reading *reading)
 {
-  return print_int (weft_reading_int (reading, "num_attention_heads"));
+  return weft_texts_positive (weft_reading_int (reading, "num_attention_heads"));
 }
 
 static char *
@@ -58,7 +52,7 @@ weft_megatron_core_expert_ffn (const weft_reading *reading)
   return experts ? g_strdup (weft_reading_text (reading, "ffn_hidden_size")) : g_strdup ("0");
 }
 
-/* Sequences are as long as they may be, unless a flag says another length. */
+/* Sequences have the largest length, unless a flag gives another one. */
 static gboolean
 longest_in (weft_reading *reading, const char *value, GError **error)
 {
@@ -113,7 +107,7 @@ activation_of (const weft_reading *reading)
   return NULL;
 }
 
-/* The three fields say the activation together. */
+/* Three fields together give the activation. */
 static gboolean
 function_in (weft_reading *reading, const char *value, GError **error)
 {
@@ -171,7 +165,7 @@ static const struct dtype {
   { "torch.float32", "fp32" },
 };
 
-/* Stages send the training precision, which "none" stands for. */
+/* "none" stands for the training precision. */
 static gboolean
 sent_in (weft_reading *reading, const char *value, GError **error)
 {
@@ -197,7 +191,7 @@ sent_out (const weft_reading *reading)
   return NULL;
 }
 
-/* Attention in one kernel draws its dropout inside of it. */
+/* Attention in one kernel computes its dropout in the kernel. */
 static gboolean
 dropout_in (weft_reading *reading, const char *value, GError **error)
 {
@@ -257,11 +251,11 @@ FORM_OF (sent)
 FORM_OF (dropout)
 #undef FORM_OF
 
-static const struct weft_row rows[] = {
-#define SAYS(k, value, pairs, cond) { .key = k, .theirs = value, .sets = pairs, .when = cond },
-#define SAYS_ALSO(k, value, pairs, others)                                                         \
+static const struct weft_key_row rows[] = {
+#define SETS(k, value, pairs, cond) { .key = k, .theirs = value, .sets = pairs, .when = cond },
+#define SETS_ALSO(k, value, pairs, others)                                                         \
   { .key = k, .theirs = value, .sets = pairs, .when = "", .also = others },
-#define SAYS_IF(k, value, pairs, cond, others)                                                     \
+#define SETS_IF(k, value, pairs, cond, others)                                                     \
   { .key = k, .theirs = value, .sets = pairs, .when = cond, .also = others },
 #define FORM(k, pairs, cond, id)                                                                   \
   { .key = k, .theirs = "*", .sets = pairs, .when = cond, .form = &id },
@@ -275,6 +269,7 @@ static const struct weft_row rows[] = {
 #define QUIET(k, why) { .key = k, .theirs = "*", .sets = "", .when = "", .doc = why },
 #define REFUSES(cond, why) { .sets = "", .when = cond, .doc = why },
 #include "interop/megatron_core.def"
+#include "interop/texts.h"
 };
 
 const struct weft_target weft_megatron_core = {

@@ -1,13 +1,8 @@
 #include "interop/pipelining.h"
+#include "interop/texts.h"
 #include "core/base/error.h"
 #include "core/base/suggest.h"
 #include <string.h>
-
-static char *
-print_int (gint64 value)
-{
-  return g_strdup_printf ("%" G_GINT64_FORMAT, value);
-}
 
 /* Schedules of torch.distributed.pipelining; `chunks` is 2 for those with several stages on a
  * rank that Weft counts as chunks. */
@@ -20,19 +15,6 @@ static const struct schedule_word {
   { "ZBVZeroBubble", "zb-v", FALSE }, { "DualPipeV", "dualpipev", FALSE },
 };
 
-/* Layers with the additional ones that stand for embedding and output head. */
-static gint64
-effective_layers (const weft_reading *reading)
-{
-  static const char *const also[] = { "account_for_embedding_in_pipeline_split",
-                                      "account_for_loss_in_pipeline_split" };
-  gint64 layers = weft_reading_int (reading, "num_layers");
-
-  for (unsigned i = 0; i < G_N_ELEMENTS (also); i++)
-    layers += g_strcmp0 (weft_reading_text (reading, also[i]), "true") == 0;
-  return layers;
-}
-
 static gboolean
 schedule_in (weft_reading *reading, const char *value, GError **error)
 {
@@ -43,10 +25,11 @@ schedule_in (weft_reading *reading, const char *value, GError **error)
                         schedules[i].chunks ? "2" : "none");
       return TRUE;
     }
-  return weft_bad_input (error,
-                         "found \"%s\", wanted 1F1B, Interleaved1F1B, GPipe, LoopedBFS, "
-                         "ZBVZeroBubble or DualPipeV",
-                         value);
+  const char *names[G_N_ELEMENTS (schedules) + 1] = { NULL };
+  for (unsigned i = 0; i < G_N_ELEMENTS (schedules); i++)
+    names[i] = schedules[i].theirs;
+  g_autofree char *all = g_strjoinv (", ", (char **) names);
+  return weft_bad_input (error, "found \"%s\", wanted one of %s", value, all);
 }
 
 static char *
@@ -65,7 +48,7 @@ schedule_out (const weft_reading *reading)
 static gboolean
 layers_per_stage_in (weft_reading *reading, const char *value, GError **error)
 {
-  gint64 layers = effective_layers (reading), each = g_ascii_strtoll (value, NULL, 10);
+  gint64 layers = weft_reading_pipeline_layers (reading), each = g_ascii_strtoll (value, NULL, 10);
   gint64 ranks = weft_reading_int (reading, "pipeline_model_parallel_size");
   gint64 stages = each > 0 ? (layers + each - 1) / each : 0;
 
@@ -86,9 +69,9 @@ layers_per_stage_out (const weft_reading *reading)
 {
   gint64 chunks = weft_reading_int (reading, "virtual_pipeline_model_parallel_size");
   gint64 stages = chunks * weft_reading_int (reading, "pipeline_model_parallel_size");
-  gint64 layers = effective_layers (reading);
+  gint64 layers = weft_reading_pipeline_layers (reading);
 
-  return stages > 0 && layers % stages == 0 ? print_int (layers / stages) : NULL;
+  return stages > 0 && layers % stages == 0 ? weft_texts_int (layers / stages) : NULL;
 }
 
 const struct weft_form weft_torch_schedule = { schedule_in, schedule_out };

@@ -1,4 +1,4 @@
-/* What keys mean for every setting of a job. */
+/* Computes a text for every setting of a job from the keys of other software. */
 #include "interop/target.h"
 #include "core/base/error.h"
 #include "core/job/job.h"
@@ -9,7 +9,7 @@ struct weft_reading {
   gint64 gpus;                /* of a job */
   const weft_keys_read *keys; /* NULL: the texts are those of a job */
   char **text;                /* by setting; NULL: not known, or not asked for yet */
-  guint8 *said;               /* settings whose text a key has given */
+  guint8 *is_given;              /* settings whose text a key has given */
   guint8 *asked;              /* settings that weft_reading_at() is finding */
 };
 
@@ -21,7 +21,7 @@ reading_new (const struct weft_target *target, const weft_keys_read *keys, char 
   reading->target = target;
   reading->keys = keys;
   reading->text = text;
-  reading->said = g_new0 (guint8, weft_texts_count ());
+  reading->is_given = g_new0 (guint8, weft_texts_count ());
   reading->asked = g_new0 (guint8, weft_texts_count ());
   return reading;
 }
@@ -48,7 +48,7 @@ weft_reading_free (weft_reading *reading)
   for (unsigned i = 0; i < weft_texts_count (); i++)
     g_free (reading->text[i]);
   g_free (reading->text);
-  g_free (reading->said);
+  g_free (reading->is_given);
   g_free (reading->asked);
   g_free (reading);
 }
@@ -107,13 +107,25 @@ weft_reading_int (const weft_reading *reading, const char *name)
   return text ? g_ascii_strtoll (text, NULL, 10) : 0;
 }
 
-/* Takes the text. */
+gint64
+weft_reading_pipeline_layers (const weft_reading *reading)
+{
+  static const char *const also[] = { "account_for_embedding_in_pipeline_split",
+                                      "account_for_loss_in_pipeline_split" };
+  gint64 layers = weft_reading_int (reading, "num_layers");
+
+  for (unsigned i = 0; i < G_N_ELEMENTS (also); i++)
+    layers += g_strcmp0 (weft_reading_text (reading, also[i]), "true") == 0;
+  return layers;
+}
+
+/* Sets a text that a key or a flag gives. The reading then owns the text. */
 static void
-say (weft_reading *reading, unsigned setting, char *text)
+give (weft_reading *reading, unsigned setting, char *text)
 {
   g_free (reading->text[setting]);
   reading->text[setting] = text;
-  reading->said[setting] = TRUE;
+  reading->is_given[setting] = TRUE;
 }
 
 void
@@ -122,7 +134,7 @@ weft_reading_set (weft_reading *reading, const char *name, const char *text)
   unsigned setting = (unsigned) weft_texts_find (name);
   char *printed = weft_texts_print (setting, text);
 
-  say (reading, setting, printed ? printed : g_strdup (text));
+  give (reading, setting, printed ? printed : g_strdup (text));
 }
 
 void
@@ -144,14 +156,14 @@ weft_reading_agrees (const weft_reading *reading, const struct weft_pairs *pairs
   return TRUE;
 }
 
-/* ----------------------------------------------------------- settings that no key can say */
+/* ----------------------------------------------------------- settings that no key can give */
 
-/* Forgets texts that no key has said: they were found before all keys were known. */
+/* Drops texts that no key has given: they were computed before all keys were known. */
 static void
 forget (weft_reading *reading)
 {
   for (unsigned i = 0; i < weft_texts_count (); i++)
-    if (!reading->said[i])
+    if (!reading->is_given[i])
       g_clear_pointer (&reading->text[i], g_free);
 }
 
@@ -172,9 +184,9 @@ weft_reading_elsewhere (const weft_reading *reading, unsigned setting)
 }
 
 gboolean
-weft_reading_is_said (const weft_reading *reading, unsigned setting)
+weft_reading_is_given (const weft_reading *reading, unsigned setting)
 {
-  return reading->said[setting];
+  return reading->is_given[setting];
 }
 
 void
@@ -182,7 +194,7 @@ weft_reading_share (weft_reading *reading, const weft_reading *from)
 {
   for (unsigned i = 0; i < weft_texts_count (); i++)
     if (weft_reading_elsewhere (from, i))
-      say (reading, i, g_strdup (weft_reading_at (from, i)));
+      give (reading, i, g_strdup (weft_reading_at (from, i)));
 }
 
 void
@@ -195,7 +207,7 @@ weft_reading_take_flags (weft_reading *reading, const weft_settings *flags)
                      ? weft_texts_print ((unsigned) setting, flag->value)
                      : NULL;
     if (text)
-      say (reading, (unsigned) setting, text);
+      give (reading, (unsigned) setting, text);
   }
   forget (reading);
 }
@@ -212,7 +224,8 @@ value_of (const struct weft_meaning *meaning, unsigned setting)
   return NULL;
 }
 
-/* What the rows without a key say: the last one that holds. */
+/* The text that rows without a key give a setting: that of the last row that holds. FALSE: no such
+ * row holds. */
 static gboolean
 assumed (const weft_reading *reading, unsigned setting, char **text)
 {
@@ -244,7 +257,7 @@ text_of_default (const struct weft_key *key, unsigned setting)
   return field->type == WEFT_TYPE_BOOL ? g_strdup ("false") : NULL;
 }
 
-/* What the software does by the default of its key: FALSE if no key has this setting. */
+/* The text that the default of a key gives a setting. FALSE: no key has this setting. */
 static gboolean
 by_default (const weft_reading *reading, unsigned setting, char **text)
 {
@@ -279,9 +292,9 @@ weft_reading_absent (const weft_reading *reading, unsigned setting)
 
 /* ---------------------------------------------------------------------------------- keys */
 
-/* Whether the partner of a row is given, or none is needed. */
+/* Whether the key that a row needs beside its own is given, or the row needs none. */
 static gboolean
-has_partner (const weft_reading *reading, const struct weft_row *row)
+has_partner (const weft_reading *reading, const struct weft_key_row *row)
 {
   return !row->with || weft_reading_key (reading, row->with) != NULL;
 }
@@ -296,7 +309,7 @@ set_pairs (weft_reading *reading, const struct weft_pairs *pairs, const char *va
     gboolean any = *pair->value == '*';
     if (any && !weft_field_parse (field, value, &parsed, error))
       return FALSE;
-    say (reading, pair->setting, any ? weft_field_print (field, parsed) : g_strdup (pair->value));
+    give (reading, pair->setting, any ? weft_field_print (field, parsed) : g_strdup (pair->value));
   }
   return TRUE;
 }
@@ -306,7 +319,7 @@ apply_row (weft_reading *reading, const struct weft_meaning *meaning,
            const struct weft_given *given, GError **error)
 {
   const struct weft_target *target = reading->target;
-  const struct weft_row *row = meaning->row;
+  const struct weft_key_row *row = meaning->row;
   gboolean ok = TRUE;
 
   if (strcmp (row->theirs, "*") != 0 && strcmp (row->theirs, given->value) != 0)

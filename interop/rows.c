@@ -1,6 +1,8 @@
 /* Builds the list of all rows of a target (target.h). A target is a software that Weft exports to
- * and imports from; a row says what a key of this software, or its absence, means for the settings
- * of Weft. The list has the rows that the target declares; a declared row for all keys of a table
+ * and imports from; a row defines what a key of this software, or its absence, means for the
+ * settings of Weft.
+ *
+ * The list has the rows that the target declares; a declared row for all keys of a table
  * ("metrics.*") becomes one row for each of these keys that has no row of its own. If
  * target.same_names is set, each key without a row of its own also gets a row if its destination
  * (weft_key.dest) has the name of a setting of Weft, or else if core/aliases.def has the key. */
@@ -50,31 +52,33 @@ has_row (const struct weft_target *target, const char *key)
   return FALSE;
 }
 
-/* What a key with this kind of value sets: the value, or what the key stands for. */
-static struct weft_row
+/* The row of a key whose destination is a setting of Weft: the key sets its value, or, if it has no
+ * value, true or false. */
+static struct weft_key_row
 row_of_dest (const struct weft_key *key, const char *setting)
 {
   static const char *const text[] = { [WEFT_KEY_ON] = "true", [WEFT_KEY_OFF] = "false" };
   gboolean has_value = key->kind != WEFT_KEY_ON && key->kind != WEFT_KEY_OFF;
   g_autofree char *sets = g_strconcat (setting, "=", has_value ? "*" : text[key->kind], NULL);
 
-  return (struct weft_row){
+  return (struct weft_key_row){
     .key = key->name, .theirs = has_value ? "*" : "", .sets = g_intern_string (sets), .when = ""
   };
 }
 
-static struct weft_row
+static struct weft_key_row
 row_of_alias (const struct weft_key *key, const struct weft_alias *alias)
 {
   gboolean one = alias->values == WEFT_ALIAS_ONE;
   g_autofree char *value = g_strconcat (alias->sets, one && !alias->ignored ? "=*" : "", NULL);
 
-  return (struct weft_row){ .key = key->name,
-                            .theirs =
-                                key->kind == WEFT_KEY_ON || key->kind == WEFT_KEY_OFF ? "" : "*",
-                            .sets = alias->ignored ? "" : g_intern_string (value),
-                            .when = "",
-                            .doc = alias->doc };
+  return (struct weft_key_row){ .key = key->name,
+                                .theirs = key->kind == WEFT_KEY_ON || key->kind == WEFT_KEY_OFF
+                                              ? ""
+                                              : "*",
+                                .sets = alias->ignored ? "" : g_intern_string (value),
+                                .when = "",
+                                .doc = alias->doc };
 }
 
 /* Appends the row of a key that has none: by its destination, else by its spelling. */
@@ -83,7 +87,7 @@ append_named (GArray *rows, const struct weft_key *key)
 {
   int setting = weft_texts_find (key->dest);
   const struct weft_alias *alias = weft_alias_find (key->name);
-  struct weft_row row;
+  struct weft_key_row row;
 
   if (setting >= 0)
     row = row_of_dest (key, weft_texts_field (setting, NULL)->name);
@@ -95,7 +99,7 @@ append_named (GArray *rows, const struct weft_key *key)
 }
 
 static void
-append_meaning (GArray *meanings, const struct weft_target *target, const struct weft_row *row)
+append_meaning (GArray *meanings, const struct weft_target *target, const struct weft_key_row *row)
 {
   struct weft_meaning meaning = { row, row->key ? weft_schema_find (target->schema, row->key) : -1,
                                   weft_pairs_parse (row->sets), weft_pairs_parse (row->when) };
@@ -108,12 +112,12 @@ append_meaning (GArray *meanings, const struct weft_target *target, const struct
 
 /* Appends a row for every key of a table that has none: "metrics.*". */
 static void
-append_table (GArray *rows, const struct weft_target *target, const struct weft_row *table)
+append_table (GArray *rows, const struct weft_target *target, const struct weft_key_row *table)
 {
   g_autofree char *prefix = g_strndup (table->key, strlen (table->key) - 1);
 
   for (unsigned i = 0; i < target->schema->n; i++) {
-    struct weft_row row = *table;
+    struct weft_key_row row = *table;
     row.key = target->schema->key[i].name;
     if (g_str_has_prefix (row.key, prefix) && !has_row (target, row.key))
       g_array_append_val (rows, row);
@@ -123,7 +127,7 @@ append_table (GArray *rows, const struct weft_target *target, const struct weft_
 static struct weft_meanings *
 build_meanings (const struct weft_target *target)
 {
-  GArray *named = g_array_new (FALSE, FALSE, sizeof (struct weft_row));
+  GArray *named = g_array_new (FALSE, FALSE, sizeof (struct weft_key_row));
   g_autoptr (GArray) all = g_array_new (FALSE, FALSE, sizeof (struct weft_meaning));
   struct weft_meanings *meanings = g_new (struct weft_meanings, 1);
 
@@ -137,7 +141,7 @@ build_meanings (const struct weft_target *target)
     if (!has_row (target, target->schema->key[i].name))
       append_named (named, &target->schema->key[i]);
   unsigned n = named->len;
-  const struct weft_row *rows = (const void *) g_array_free (named, FALSE);
+  const struct weft_key_row *rows = (const void *) g_array_free (named, FALSE);
   for (unsigned i = 0; i < n; i++)
     append_meaning (all, target, &rows[i]);
   meanings->n = all->len;
@@ -162,7 +166,7 @@ weft_target_meanings (const struct weft_target *target)
   return meanings;
 }
 
-const struct weft_row *
+const struct weft_key_row *
 weft_target_quiet (const struct weft_target *target, unsigned key)
 {
   const struct weft_meanings *meanings = weft_target_meanings (target);

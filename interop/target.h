@@ -1,7 +1,7 @@
 /* target.h - a software that Weft exports to and imports from, as tables.
  *
- * The rows of a target say what its keys mean for a job of Weft.  Export and import read the same
- * rows, so a key has one meaning in both directions.  A setting of Weft that no row names is
+ * The rows of a target define what its keys mean for a job of Weft.  Export and import read the
+ * same rows, so a key has one meaning in both directions.  A setting of Weft that no row names is
  * expressible only at Weft's default. */
 #pragma once
 #include "interop/keys.h"
@@ -10,15 +10,16 @@
 typedef struct weft_reading weft_reading;
 
 /* A meaning of a key that needs a calculation.  `in` sets settings by weft_reading_set(); `out`
- * returns the value of the key for the settings of a job, or NULL if no value says them. */
+ * returns the value of the key for the settings of a job, or NULL if no value of the key gives
+ * these settings. */
 struct weft_form {
   gboolean (*in) (weft_reading *reading, const char *value, GError **error);
   char *(*out) (const weft_reading *reading);
 };
 
 /* A row: if the key has this value, the settings have these values. */
-struct weft_row {
-  const char *key;    /* NULL: what the software does without a key */
+struct weft_key_row {
+  const char *key;    /* NULL: the row describes what the software does without a key */
   const char *theirs; /* the value of the key; "*": any value; "": a key without value */
   /* the settings of Weft that the row sets, each as NAME=VALUE, separated by spaces, for example
    * "activation=swiglu". The VALUE "*", as in "seq_length=*", stands for the value that a file
@@ -28,17 +29,17 @@ struct weft_row {
   const char *with;   /* a key that must also be given; NULL: none */
   const char *without_it; /* why the row is refused without `with`; NULL: the software then ignores
                              the key */
-  const struct weft_form *form;                   /* NULL: `theirs` and `sets` say all */
+  const struct weft_form *form;                   /* NULL: `theirs` and `sets` are the meaning */
   char *(*compute) (const weft_reading *reading); /* key NULL: the value of the setting `sets` */
   const char *also;   /* other keys that an export writes with this one, for example
                          "communication_data_type=fp32"; the value "*" is that of the key's form;
                          NULL: none */
-  gboolean elsewhere; /* key NULL: no key says the setting `sets`; doc says what does */
+  gboolean elsewhere; /* key NULL: no key gives the setting `sets`; doc names what gives it */
   const char *doc; /* why the key does not change a step; key NULL and `sets` empty: what the
                          software refuses when `when` holds */
 };
 
-/* A key with its value that the software needs and that says nothing about a step. */
+/* A key that the software needs, with a value that does not change a step. */
 struct weft_always {
   const char *key, *value;
 };
@@ -48,11 +49,11 @@ struct weft_target {
   const char *release; /* "Megatron-LM core_v0.13.0" */
   const char *doc;
   const char *stack;  /* the stack that imported jobs have */
-  const char *prefix; /* what the software writes before a key: "--" */
+  const char *prefix; /* prefix of keys in files of the software: "--" */
   const char *file;   /* the file to read if a folder is given; NULL: folders are refused */
-  const char *model;  /* what says the model, if no key does; NULL: keys say it */
+  const char *model;  /* what gives the model, if no key does; NULL: keys give it */
   const struct weft_schema *schema;
-  const struct weft_row *rows;
+  const struct weft_key_row *rows;
   unsigned n_rows;
   const struct weft_always *always;
   unsigned n_always;
@@ -83,21 +84,22 @@ const struct weft_target *weft_target_find (const char *name, GError **error);
 
 /* ------------------------------------------------------------------------ reading keys */
 
-/* What keys mean: a text for every setting, found when it is asked for. */
+/* A reading: the meaning of keys, as a text for every setting, which is computed when it is asked
+ * for. */
 weft_reading *weft_reading_new (const struct weft_target *target, const weft_keys_read *keys);
 
-/* The same for the settings of a job, which say what holds; there are no keys. */
+/* The same for the settings of a job, without keys. */
 weft_reading *weft_reading_of_job (const struct weft_target *target, const struct weft_job *job);
 void weft_reading_free (weft_reading *reading);
 
-/* Why no key of the software says a setting: the training program or a command line does. NULL:
- * keys say it. */
+/* What gives a setting, if it is no key of the software: the training program or a command line.
+ * NULL: keys give it. */
 const char *weft_reading_elsewhere (const weft_reading *reading, unsigned setting);
 
-/* Whether a key or a flag has said a setting. */
-gboolean weft_reading_is_said (const weft_reading *reading, unsigned setting);
+/* Whether a key or a flag has given a setting. */
+gboolean weft_reading_is_given (const weft_reading *reading, unsigned setting);
 
-/* Gives the reading the settings that no key says: those of another reading, or of flags. */
+/* Give the reading settings that no key gives: those of another reading, or of flags. */
 void weft_reading_share (weft_reading *reading, const weft_reading *from);
 void weft_reading_take_flags (weft_reading *reading, const weft_settings *flags);
 G_DEFINE_AUTOPTR_CLEANUP_FUNC (weft_reading, weft_reading_free)
@@ -110,11 +112,15 @@ gboolean weft_reading_apply (weft_reading *reading, GError **error);
 const char *weft_reading_text (const weft_reading *reading, const char *name);
 const char *weft_reading_at (const weft_reading *reading, unsigned setting);
 
-/* The text of a setting if no key says it; NULL: the software needs a key. The caller frees it. */
+/* The text of a setting that no key gives; NULL: the software needs a key. The caller frees it. */
 char *weft_reading_absent (const weft_reading *reading, unsigned setting);
 
 /* The whole number of a setting; 0 if it has none. */
 gint64 weft_reading_int (const weft_reading *reading, const char *name);
+
+/* The number of layers that are divided among pipeline ranks: num_layers, and one each for
+ * embedding and output head if they count as a layer. */
+gint64 weft_reading_pipeline_layers (const weft_reading *reading);
 
 /* The number of GPUs of the job; 0: it is not known. */
 gint64 weft_reading_gpus (const weft_reading *reading);
@@ -143,7 +149,7 @@ struct weft_pairs {
 
 /* A row with its texts parsed. */
 struct weft_meaning {
-  const struct weft_row *row;
+  const struct weft_key_row *row;
   int key; /* its number in the schema; -1: none */
   struct weft_pairs sets, when;
 };
@@ -156,8 +162,8 @@ struct weft_meanings {
 };
 const struct weft_meanings *weft_target_meanings (const struct weft_target *target);
 
-/* The row of a key that does not change a step, or NULL. */
-const struct weft_row *weft_target_quiet (const struct weft_target *target, unsigned key);
+/* The row for a key that does not change a step; NULL: the key has none. */
+const struct weft_key_row *weft_target_quiet (const struct weft_target *target, unsigned key);
 
 /* Parses "a=1 b!=2". The caller frees the array. */
 struct weft_pairs weft_pairs_parse (const char *text);

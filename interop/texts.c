@@ -3,11 +3,18 @@
 static const struct part {
   const char *section;
   const struct weft_table *table;
+  size_t values; /* position of the values in struct weft_job */
 } parts[] = {
-  { "model", &weft_model_table },
-  { "train", &weft_train_table },
-  { "strategy", &weft_strategy_table },
+  { "model", &weft_model_table, offsetof (struct weft_job, model) },
+  { "train", &weft_train_table, offsetof (struct weft_job, train) },
+  { "strategy", &weft_strategy_table, offsetof (struct weft_job, strategy) },
 };
+
+static const union weft_value *
+values_of (const struct weft_job *job, const struct part *part)
+{
+  return (const union weft_value *) (const void *) ((const char *) job + part->values);
+}
 
 unsigned
 weft_texts_count (void)
@@ -58,11 +65,10 @@ append_texts (GPtrArray *texts, const struct weft_table *table, const union weft
 char **
 weft_texts_of (const struct weft_job *job)
 {
-  const union weft_value *const values[] = { job->model.at, job->train.at, job->strategy.at };
   GPtrArray *texts = g_ptr_array_new ();
 
   for (unsigned p = 0; p < G_N_ELEMENTS (parts); p++)
-    append_texts (texts, parts[p].table, values[p]);
+    append_texts (texts, parts[p].table, values_of (job, &parts[p]));
   g_ptr_array_add (texts, NULL);
   return (char **) g_ptr_array_free (texts, FALSE);
 }
@@ -74,9 +80,9 @@ weft_texts_defaults (void)
   static gsize ready;
 
   if (g_once_init_enter (&ready)) {
-    weft_table_defaults (&weft_model_table, job.model.at);
-    weft_table_defaults (&weft_train_table, job.train.at);
-    weft_table_defaults (&weft_strategy_table, job.strategy.at);
+    for (unsigned p = 0; p < G_N_ELEMENTS (parts); p++)
+      weft_table_defaults (parts[p].table,
+                           (union weft_value *) (void *) ((char *) &job + parts[p].values));
     g_once_init_leave (&ready, 1);
   }
   return weft_texts_of (&job);
@@ -89,4 +95,16 @@ weft_texts_print (unsigned i, const char *text)
   union weft_value value;
 
   return weft_field_parse (field, text, &value, NULL) ? weft_field_print (field, value) : NULL;
+}
+
+char *
+weft_texts_int (gint64 value)
+{
+  return g_strdup_printf ("%" G_GINT64_FORMAT, value);
+}
+
+char *
+weft_texts_positive (gint64 value)
+{
+  return value > 0 ? weft_texts_int (value) : NULL;
 }

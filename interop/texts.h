@@ -20,3 +20,8 @@ char **weft_texts_defaults (void);
 /* The text as weft_field_print() writes its value: "1.0" becomes "1". NULL if the field does not
  * accept it. The caller frees the text. */
 char *weft_texts_print (unsigned i, const char *text);
+
+/* A whole number as text; weft_texts_positive() returns NULL unless the number is positive. The
+ * caller frees the text. */
+char *weft_texts_int (gint64 value);
+char *weft_texts_positive (gint64 value);

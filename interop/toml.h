@@ -4,7 +4,9 @@
 
 struct weft_toml_value {
   char *path; /* "training.seq_len" */
-  char *text; /* numbers as g_ascii_strtod() reads them; items of a list, separated by commas */
+  /* the value as text: of a number, a text that g_ascii_strtod() reads; of a list, its items
+   * separated by commas */
+  char *text;
   unsigned line;
 };
 

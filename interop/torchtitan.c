@@ -5,12 +5,6 @@
 #include "core/base/suggest.h"
 #include <string.h>
 
-static char *
-print_int (gint64 value)
-{
-  return g_strdup_printf ("%" G_GINT64_FORMAT, value);
-}
-
 static gint64
 int_of_key (const weft_reading *reading, const char *key, gint64 absent)
 {
@@ -136,7 +130,7 @@ flavor_out (const weft_reading *reading)
   return flavor ? g_strdup (flavor->flavor) : NULL;
 }
 
-/* Reading the flavor reads the name. */
+/* The reader of the flavor reads the name too. */
 static gboolean
 name_in (weft_reading *reading, const char *value, GError **error)
 {
@@ -178,7 +172,7 @@ local_in (weft_reading *reading, const char *value, GError **error)
 static char *
 local_out (const weft_reading *reading)
 {
-  return print_int (weft_reading_int (reading, "micro_batch_size"));
+  return weft_texts_int (weft_reading_int (reading, "micro_batch_size"));
 }
 
 static gboolean
@@ -198,7 +192,7 @@ pipeline_batch_out (const weft_reading *reading)
 {
   gint64 replicas = weft_reading_replicas (reading),
          global = weft_reading_int (reading, "global_batch_size");
-  return replicas > 0 && global % replicas == 0 ? print_int (global / replicas) : NULL;
+  return replicas > 0 && global % replicas == 0 ? weft_texts_int (global / replicas) : NULL;
 }
 
 /* The default local batch of 8 on every replica. */
@@ -206,7 +200,7 @@ static char *
 weft_titan_global (const weft_reading *reading)
 {
   gint64 replicas = weft_reading_replicas (reading);
-  return replicas > 0 ? print_int (8 * replicas) : NULL;
+  return replicas > 0 ? weft_texts_int (8 * replicas) : NULL;
 }
 
 /* -1: one local batch of every replica. With stages, several local batches are several pipelines,
@@ -235,7 +229,7 @@ global_out (const weft_reading *reading)
 {
   if (weft_reading_int (reading, "pipeline_model_parallel_size") > 1)
     return NULL;
-  return print_int (weft_reading_int (reading, "global_batch_size"));
+  return weft_texts_int (weft_reading_int (reading, "global_batch_size"));
 }
 
 /* A shard degree of 1 with several replicas is PyTorch's DDP under autocast. */
@@ -297,7 +291,7 @@ weft_titan_recomputed (const weft_reading *reading)
 
   if (strcmp (mode, "selective") != 0)
     return g_strdup (strcmp (mode, "full") == 0 ? "1" : "none");
-  return print_int (MAX (
+  return weft_texts_int (MAX (
       recomputed (reading, int_of_key (reading, "activation_checkpoint.selective_ac_option", 2)),
       1));
 }
@@ -349,13 +343,13 @@ option_out (const weft_reading *reading)
     return NULL;
   for (gint64 every = 1; every <= 4096; every++)
     if (recomputed (reading, every) == wanted)
-      return print_int (every);
+      return weft_texts_int (every);
   return NULL;
 }
 
 /* ------------------------------------------------------------------------ reading, writing */
 
-/* The number of GPUs, if the degrees of data parallelism say it. */
+/* The number of GPUs as the product of the degrees of parallelism; 0: a degree is not known. */
 static gint64
 gpus_of (const weft_keys_read *keys)
 {
@@ -452,8 +446,8 @@ FORM_OF (checkpointing)
 FORM_OF (option)
 #undef FORM_OF
 
-static const struct weft_row rows[] = {
-#define SAYS(k, value, pairs, cond) { .key = k, .theirs = value, .sets = pairs, .when = cond },
+static const struct weft_key_row rows[] = {
+#define SETS(k, value, pairs, cond) { .key = k, .theirs = value, .sets = pairs, .when = cond },
 #define FORM(k, pairs, cond, id)                                                                   \
   { .key = k, .theirs = "*", .sets = pairs, .when = cond, .form = &id },
 #define ASSUMES(pairs, cond) { .sets = pairs, .when = cond },
@@ -462,6 +456,7 @@ static const struct weft_row rows[] = {
 #define QUIET(k, why) { .key = k, .theirs = "*", .sets = "", .when = "", .doc = why },
 #define REFUSES(cond, why) { .sets = "", .when = cond, .doc = why },
 #include "interop/torchtitan.def"
+#include "interop/texts.h"
 };
 
 const struct weft_target weft_torchtitan = {

@@ -108,7 +108,7 @@ join (const GArray *values, unsigned i, const char *list, GString *text)
   return i;
 }
 
-/* Whether a section of the schema is given without members: it says nothing. */
+/* Whether a section of the schema is given without members, so that it sets nothing. */
 static gboolean
 is_empty_section (const struct weft_schema *schema, const struct weft_yaml_value *value)
 {

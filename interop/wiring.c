@@ -14,7 +14,7 @@ enum { MOST_DEVICES = 4096, MOST_LINKS = 18 };
 struct matrix {
   const char *name;
   GPtrArray *device; /* char *: names of the columns */
-  GArray *cell;      /* guint8 [device][device]: links, or 128 + enum path */
+  GArray *cell;      /* guint8 [device][device]: number of NVLinks, or IS_PATH + index in paths[] */
   unsigned gpus, line;
 };
 
@@ -44,7 +44,7 @@ is_gpu (const char *word)
   return g_str_has_prefix (word, "GPU") && g_ascii_isdigit (word[3]);
 }
 
-/* The devices stand before "CPU Affinity". */
+/* Reads the header of the matrix: the names of all devices, up to the column "CPU Affinity". */
 static void
 read_header (struct matrix *m, char *const *words)
 {
@@ -130,8 +130,10 @@ cell_at (const struct matrix *m, unsigned row, unsigned column)
   return g_array_index (m->cell, guint8, row * m->device->len + column);
 }
 
-/* NVLinks of a GPU. A cell counts those that a pair shares; where all pairs together would have
- * more than a GPU has, all of them lead to switches, and each cell counts all. */
+/* Sets the number of NVLinks of a GPU from the cells of the matrix. If the links lead directly to
+ * other GPUs, a cell is the number of links between two GPUs, and a GPU has the sum of its row. If
+ * that sum exceeds MOST_LINKS, the links lead to switches, and each cell is the number of all links
+ * of a GPU. */
 static gboolean
 count_links (const struct matrix *m, struct weft_wiring *out, GError **error)
 {

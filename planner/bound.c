@@ -118,7 +118,7 @@ measure_chunk (const struct chunk *c)
   struct pass sum = { { 0, 0 }, 0 };
 
   for (uint32_t s = c->first; s < c->end; s++) {
-    const struct weft_segment *it = &known_of (c, s)->segment[s];
+    const struct weft_segment_cost *it = &known_of (c, s)->segment[s];
     gboolean before = is_torn (c, s, s - 1), after = is_torn (c, s, s + 1);
     sum.way[WEFT_SEGMENT_FORWARD] +=
         fmax (0, it->way[WEFT_SEGMENT_FORWARD] - before * it->first[WEFT_SEGMENT_FORWARD] -

@@ -44,9 +44,9 @@ struct weft_failures {
   double write;            /* time to write a checkpoint to the storage */
   double stop;             /* D, the time for which a checkpoint stops training */
   double restart;          /* time to detect a failure, restart the job and read the checkpoint */
-  double repair;           /* from the failure of a node until the node works again */
-  double step;             /* of training */
-  uint32_t spares;         /* nodes */
+  double repair;           /* time from the failure of a node until it works again */
+  double step;             /* seconds of a training step */
+  uint32_t spares;         /* number of spare nodes */
 };
 
 /* How often the cluster of a job fails at a site, and how long each failure takes. */

@@ -2,7 +2,6 @@
 #include "core/job/loss.h"
 #include "core/job/stages.h"
 #include "planner/space.h"
-#include <string.h>
 
 /* -------------------------------------------------------------------- sharding */
 
@@ -103,26 +102,16 @@ free_outputs (struct weft_job *job, unsigned variant)
          set_flag (&job->strategy.deallocate_pipeline_outputs, variant, TRUE);
 }
 
-/* Schedules, and leaner schedules of the same shape. */
-static const struct {
-  enum weft_schedule from, to;
-} leaner[] = {
-  { WEFT_SCHEDULE_GPIPE, WEFT_SCHEDULE_1F1B },
-  { WEFT_SCHEDULE_BREADTH_FIRST, WEFT_SCHEDULE_1F1B },
-  { WEFT_SCHEDULE_ZB_H2, WEFT_SCHEDULE_ZB_H1 },
-  { WEFT_SCHEDULE_ZB_H1, WEFT_SCHEDULE_1F1B },
-  { WEFT_SCHEDULE_ZB_V, WEFT_SCHEDULE_V_HALF },
-  { WEFT_SCHEDULE_ZB_V, WEFT_SCHEDULE_V_MIN },
-  { WEFT_SCHEDULE_V_HALF, WEFT_SCHEDULE_V_MIN },
-};
-
 static gboolean
 use_leaner_schedule (struct weft_job *job, unsigned variant)
 {
-  for (unsigned i = 0; i < G_N_ELEMENTS (leaner); i++)
-    if (job->strategy.pipeline_model_parallel_size > 1 &&
-        (int64_t) leaner[i].from == job->strategy.pipeline_schedule && variant-- == 0) {
-      job->strategy.pipeline_schedule = leaner[i].to;
+  uint32_t leaner = weft_schedules[job->strategy.pipeline_schedule].leaner;
+
+  if (job->strategy.pipeline_model_parallel_size == 1)
+    return FALSE;
+  for (int64_t schedule = 0; schedule < WEFT_N_SCHEDULE; schedule++)
+    if (leaner >> schedule & 1 && variant-- == 0) {
+      job->strategy.pipeline_schedule = schedule;
       return TRUE;
     }
   return FALSE;
@@ -328,13 +317,6 @@ weft_change_numerics (enum weft_change change, const struct weft_job *job)
   const struct weft_change_row *row = &weft_changes[change];
 
   return row->experts_only && job->model.num_moe_experts == 0 ? NULL : row->numerics;
-}
-
-gboolean
-weft_change_same (const struct weft_job *a, const struct weft_job *b)
-{
-  return memcmp (&a->strategy, &b->strategy, sizeof a->strategy) == 0 &&
-         memcmp (&a->train, &b->train, sizeof a->train) == 0;
 }
 
 gboolean

@@ -30,9 +30,6 @@ gboolean weft_change_make (enum weft_change change, unsigned variant, struct wef
  * sums. */
 const char *weft_change_numerics (enum weft_change change, const struct weft_job *job);
 
-/* Whether the strategy, the batch and the precision of two jobs are the same. */
-gboolean weft_change_same (const struct weft_job *a, const struct weft_job *b);
-
 /* The flags, as char *, that turn the job `from` into the job `to`, which a change made: with them
  * appended to the command line of `from`, `weft` reads `to`. If the user named no global batch, the
  * flags fix that of `from`. The caller frees the array, which owns the texts. */

@@ -6,11 +6,12 @@
 #include <math.h>
 #include <stdlib.h>
 
-/* Of the combinations of one number of changes, most that are planned (with a known and with an
- * unknown bound) and most that are simulated. Plans are made in rounds of ROUND. */
+/* Limits for the combinations with the same number of changes: how many are planned (MOST_PLANS
+ * with a known lower bound of the step time, MOST_UNBOUNDED without), and how many of those that
+ * fit are simulated (MOST_SHOWN). Plans are made in rounds of ROUND combinations. */
 enum { MOST_PLANS = 256, MOST_UNBOUNDED = 16, ROUND = 32, MOST_SHOWN = 8 };
 
-/* Most variants of the same changes that are simulated. */
+/* At most this many combinations of the same changes, in different variants, are simulated. */
 enum { MOST_VARIANTS = 2 };
 
 /* A combination of changes, from which its job can be made again. */
@@ -72,7 +73,7 @@ is_new (GHashTable *seen, const struct weft_job *job)
   return g_hash_table_add (seen, settings_of (job));
 }
 
-/* The cache of the search space of a job: a cache serves the jobs of one space (segments.h). */
+/* Returns the cache for a job. Jobs of one search space share a cache (segments.h). */
 static weft_segment_cache *
 cache_of (struct finder *f, const struct weft_job *job)
 {
@@ -124,8 +125,8 @@ keeps (const struct finder *f, const struct weft_job *job)
   return TRUE;
 }
 
-/* Sorts a combination into those that may fit, and those that cannot and are combined with more
- * changes. */
+/* Adds a combination to f->open if it may fit, by a lower bound of its memory; otherwise to
+ * f->beyond, whose combinations are combined with one more change. */
 static void
 sort_in (struct finder *f, struct combination *c)
 {
@@ -369,7 +370,7 @@ plan_round (struct finder *f, uint32_t first, uint32_t n, GArray *fitting, GErro
   return outcome != NULL;
 }
 
-/* Number of open combinations, sorted by their bounds, that are planned at most. */
+/* Returns how many open combinations may be planned, from the first one of the sorted array. */
 static uint32_t
 count_planned (const GArray *open)
 {

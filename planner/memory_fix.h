@@ -18,7 +18,7 @@ struct weft_memory_fix {
   struct weft_job job;
   unsigned n; /* number of changes; 0: the job as given */
   enum weft_change change[WEFT_FIX_MOST];
-  double bytes;   /* of the GPU that needs most, with the memory of libraries */
+  double bytes;   /* memory of the GPU that needs most, libraries included */
   double clock;   /* step time without contention, in seconds */
   double seconds; /* simulated step time; NaN: not simulated */
 };
@@ -27,11 +27,11 @@ typedef struct weft_memory_fixes {
   struct weft_memory_fix given;
   gboolean given_fits;
   uint32_t n;                  /* number of fixes */
-  struct weft_memory_fix *fix; /* those of one change first, each number from the fastest on */
-  /* if no combination fits: the one that needs least memory, of those whose plan was made; n is 0
-   * if there is none */
+  struct weft_memory_fix *fix; /* sorted by number of changes, then by step time */
+  /* if no combination fits: of those whose plan was made, the one that needs least memory; n is 0
+   * if no plan was made */
   struct weft_memory_fix closest;
-  /* combinations by what became of them: they break a rule, change a kept setting, or do not fit */
+  /* numbers of combinations that break a rule, that change a kept setting, and that do not fit */
   uint32_t illegal, kept, too_large;
   uint32_t fitting; /* combinations that fit; only the fastest are in fix[] */
   gboolean stopped; /* TRUE: options.stop ended the search, so that fixes may be missing */

@@ -172,7 +172,7 @@ is_product (const weft_program *p, uint32_t op)
 /* Measures the times of the segment with ops [from, to). The pass ends before op `stop`. */
 static void
 measure_way (const weft_program *p, const double *seconds, int pass, uint32_t from, uint32_t to,
-             uint32_t stop, struct weft_segment *segment)
+             uint32_t stop, struct weft_segment_cost *segment)
 {
   g_autofree double *end = g_new (double, to - from + 1);
   double lane_end[WEFT_N_LANE], last = 0;
@@ -235,7 +235,8 @@ measure_kept (const weft_program *p, struct weft_segments *known)
     const struct weft_buf *b = &p->buf[i];
     if (!is_kept (p, b) || p->op[b->first].layer == WEFT_NO_LAYER)
       continue;
-    struct weft_segment *segment = &known->segment[segment_of (known, p->op[b->first].layer, TRUE)];
+    struct weft_segment_cost *segment =
+        &known->segment[segment_of (known, p->op[b->first].layer, TRUE)];
     gboolean own = p->op[b->last].layer == p->op[b->first].layer;
     *(own ? &segment->own : &segment->handed) += (double) b->bytes;
   }
@@ -382,7 +383,7 @@ measure_plan (const struct weft_job *job, struct weft_segments *known)
 {
   const weft_program *p = known->plan->role[0];
   known->n = (uint32_t) job->model.num_layers + 2;
-  known->segment = g_new0 (struct weft_segment, known->n);
+  known->segment = g_new0 (struct weft_segment_cost, known->n);
   drop_conversions (known->plan);
   if (!measure_ways (p, known->plan->seconds[0], known)) {
     known->n = 0;
@@ -397,7 +398,7 @@ measure_plan (const struct weft_job *job, struct weft_segments *known)
 static void
 expand (struct weft_segments *known, int64_t layers, const int64_t *twin)
 {
-  struct weft_segment *all = g_new (struct weft_segment, layers + 2);
+  struct weft_segment_cost *all = g_new (struct weft_segment_cost, layers + 2);
 
   all[0] = known->segment[0];
   for (int64_t i = 0; i < layers; i++)

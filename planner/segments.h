@@ -18,13 +18,19 @@
 #include "core/plan/plan.h"
 
 enum weft_segment_pass { WEFT_SEGMENT_FORWARD, WEFT_SEGMENT_BACKWARD, WEFT_N_SEGMENT_PASS };
-enum weft_family { WEFT_FAMILY_DENSE, WEFT_FAMILY_EXPERT, WEFT_N_FAMILY }; /* sharded separately */
-enum weft_state { WEFT_STATE_WEIGHTS, WEFT_STATE_GRADIENTS, WEFT_STATE_OPTIMIZER, WEFT_N_STATE };
+/* Families of weights, which are sharded separately. */
+enum weft_segment_family { WEFT_FAMILY_DENSE, WEFT_FAMILY_EXPERT, WEFT_N_FAMILY };
+enum weft_segment_state {
+  WEFT_STATE_WEIGHTS,
+  WEFT_STATE_GRADIENTS,
+  WEFT_STATE_OPTIMIZER,
+  WEFT_N_STATE
+};
 
 /* Times and bytes of one segment. The first or the last kernel of a segment may depend on the
  * neighbouring segment, because residual sums and norms may be fused across the boundary. Matrix
  * products do not depend on neighbours. */
-struct weft_segment {
+struct weft_segment_cost {
   double way[WEFT_N_SEGMENT_PASS];   /* seconds from the first kernel to the first kernel of the
                                       * next segment */
   double first[WEFT_N_SEGMENT_PASS]; /* seconds of the first kernel; 0 if it is a matrix product */
@@ -40,7 +46,7 @@ struct weft_segment {
 struct weft_segments {
   /* number of segments, which is the number of layers + 2; 0: the segments could not be measured */
   uint32_t n;
-  struct weft_segment *segment;
+  struct weft_segment_cost *segment;
   weft_plan *plan; /* the plan on which the segments were measured */
 };
 

@@ -77,9 +77,9 @@ predict (void *user, uint32_t task, void *result)
   if (job.train.global_batch_size <= 0)
     weft_bad_input (&error, "the batch is one microbatch of each replica");
   else if (weft_job_check (&job, &error))
-    weft_cell_predict (&job, t->executor, result);
+    weft_summary_predict (&job, t->executor, result);
   if (error)
-    weft_cell_refuse (result, error);
+    weft_summary_refuse (result, error);
 }
 
 static int
@@ -100,7 +100,7 @@ fill (struct weft_sensitivity *row, const struct weft_job *job, enum weft_sensit
   row->down = change (&less, kind, 1 - CHANGE);
   row->up = change (&more, kind, 1 + CHANGE);
   row->step = row->rate = NAN;
-  if (!weft_cell_has_numbers (&row->less) || !weft_cell_has_numbers (&row->more))
+  if (!weft_summary_has_numbers (&row->less) || !weft_summary_has_numbers (&row->more))
     return;
   double quantity = log (row->up / row->down);
   row->step = log (row->more.step_s / row->less.step_s) / quantity;
@@ -109,11 +109,11 @@ fill (struct weft_sensitivity *row, const struct weft_job *job, enum weft_sensit
 
 gboolean
 weft_sensitivity_run (const struct weft_job *job, const struct weft_exec_ops *executor,
-                      struct weft_cell *as_is, struct weft_sensitivity rows[WEFT_N_SENSITIVITY],
+                      struct weft_summary *as_is, struct weft_sensitivity rows[WEFT_N_SENSITIVITY],
                       GError **error)
 {
   struct tasks user = { job, executor };
-  struct weft_cell result[1 + 2 * WEFT_N_SENSITIVITY];
+  struct weft_summary result[1 + 2 * WEFT_N_SENSITIVITY];
   gboolean done[1 + 2 * WEFT_N_SENSITIVITY];
   const struct weft_workers tasks = {
     .n_tasks = G_N_ELEMENTS (result), .result_bytes = sizeof *result, .run = predict, .user = &user

@@ -5,7 +5,7 @@
  * the change of the step time in percent for one percent more of the quantity: -1 means that the
  * step is bound by it, 0 that it does not matter. The strategy stays as it is. */
 #pragma once
-#include "planner/cell.h"
+#include "planner/summary.h"
 
 /* X (constant, word, doc) */
 #define WEFT_SENSITIVITY_LIST(X)                                                                   \
@@ -19,12 +19,12 @@ enum weft_sensitivity_kind { WEFT_SENSITIVITY_LIST (WEFT_WORD_ID) WEFT_N_SENSITI
 struct weft_sensitivity {
   const char *word, *doc;
   double down, up;              /* the quantity with less and with more, divided by its value */
-  struct weft_cell less, more;  /* predictions of both */
+  struct weft_summary less, more; /* predictions of both */
   double step, rate;            /* elasticity of step time and of tokens/s; NaN: refused */
 };
 
 /* Predicts the job and all changes in parallel processes. rows[] is sorted by the absolute value of
  * the elasticity of tokens/s, the largest first. */
 gboolean weft_sensitivity_run (const struct weft_job *job, const struct weft_exec_ops *executor,
-                               struct weft_cell *as_is,
+                               struct weft_summary *as_is,
                                struct weft_sensitivity rows[WEFT_N_SENSITIVITY], GError **error);

@@ -18,7 +18,7 @@ weft_job_size_of (uint32_t gpus)
   return size;
 }
 
-static enum weft_layout
+static enum weft_job_layout
 layout_of (const union weft_strategy *s)
 {
   return s->pipeline_model_parallel_size > 1 ? WEFT_LAYOUT_PIPELINE

@@ -11,7 +11,7 @@
   X (WEFT_LAYOUT_CONTEXT, "context", "several context parallel ranks")                             \
   X (WEFT_LAYOUT_TENSOR, "tensor", "several tensor parallel ranks")                                \
   X (WEFT_LAYOUT_DATA, "data", "replicas only")
-enum weft_layout { WEFT_LAYOUT_LIST (WEFT_WORD_ID) WEFT_N_LAYOUT };
+enum weft_job_layout { WEFT_LAYOUT_LIST (WEFT_WORD_ID) WEFT_N_LAYOUT };
 extern const char *const weft_layout_words[];
 
 /* X (ID, text, most GPUs): classes of cluster sizes of a job. */
@@ -30,7 +30,7 @@ struct weft_traits {
   char family[48];
   int32_t capability; /* compute capability of the GPU (core/cluster.def); 0: unknown */
   uint32_t gpus;
-  int32_t layout;     /* value of enum weft_layout */
+  int32_t layout;     /* value of enum weft_job_layout */
   gboolean experts;   /* TRUE: the model has experts */
   char precision[8];  /* dtype of the matrix products, a word of WEFT_PRECISION_LIST */
 };

@@ -86,7 +86,7 @@ source_of (const struct weft_validate_row *row)
   return row->source;
 }
 
-/* Computes the summary of the errors of the predicted rows that have one name. */
+/* Computes the errors of a group: of all predicted rows for which name() returns its name. */
 static void
 sum_up (const weft_validation *v, name_of *name, struct weft_validate_group *group)
 {

@@ -96,7 +96,7 @@ weft_variants_new (weft_settings *base, const char *const *lists,
     }
   }
   x->n = (uint32_t) n;
-  x->cell = g_new0 (struct weft_cell, x->n);
+  x->cell = g_new0 (struct weft_summary, x->n);
   return g_steal_pointer (&x);
 }
 
@@ -160,16 +160,16 @@ predict (void *user, uint32_t task, void *result)
   struct weft_job job;
 
   if (build_job (b->x, b->cell[task], &job, &error))
-    weft_cell_predict (&job, b->x->executor, result);
+    weft_summary_predict (&job, b->x->executor, result);
   else
-    weft_cell_refuse (result, error);
+    weft_summary_refuse (result, error);
 }
 
 static gboolean
 run_batch (weft_variants *x, uint32_t n_workers, const uint32_t *cell, uint32_t n, GError **error)
 {
   struct batch batch = { x, cell };
-  g_autofree struct weft_cell *result = g_new0 (struct weft_cell, n);
+  g_autofree struct weft_summary *result = g_new0 (struct weft_summary, n);
   g_autofree gboolean *done = g_new0 (gboolean, n);
   const struct weft_workers tasks = {
     .n_tasks = n,
@@ -218,8 +218,8 @@ header (const weft_variants *x)
     weft_csv_append (line, list_at (x, i)->name);
   }
   g_string_append (line, "," FATE);
-  for (unsigned i = 0; i < WEFT_N_CELL_NUMBER; i++)
-    g_string_append_printf (line, ",%s", weft_cell_number_words[i]);
+  for (unsigned i = 0; i < WEFT_N_SUMMARY_NUMBER; i++)
+    g_string_append_printf (line, ",%s", weft_summary_number_words[i]);
   g_string_append (line, "," REASON);
   return g_string_free (line, FALSE);
 }
@@ -227,7 +227,7 @@ header (const weft_variants *x)
 static void
 append_cell (GString *text, const weft_variants *x, uint32_t i, const char *hash)
 {
-  const struct weft_cell *cell = &x->cell[i];
+  const struct weft_summary *cell = &x->cell[i];
 
   g_string_append (text, hash);
   for (unsigned list = 0; list < x->list->len; list++) {
@@ -235,10 +235,10 @@ append_cell (GString *text, const weft_variants *x, uint32_t i, const char *hash
     weft_csv_append (text, weft_variants_value (x, i, list));
   }
   g_string_append_c (text, ',');
-  weft_csv_append (text, weft_cell_fate_words[cell->fate]);
-  for (unsigned k = 0; k < WEFT_N_CELL_NUMBER; k++) {
+  weft_csv_append (text, weft_summary_fate_words[cell->fate]);
+  for (unsigned k = 0; k < WEFT_N_SUMMARY_NUMBER; k++) {
     g_autofree char *number =
-        weft_cell_has_numbers (cell) ? weft_units_print (cell->number[k]) : g_strdup ("");
+        weft_summary_has_numbers (cell) ? weft_units_print (cell->number[k]) : g_strdup ("");
     g_string_append_printf (text, ",%s", number);
   }
   g_string_append_c (text, ',');
@@ -256,7 +256,7 @@ save (const weft_variants *x, const char *path, GError **error)
   for (guint i = 0; i < x->others->len; i++)
     g_string_append_printf (text, "%s\n", (const char *) x->others->pdata[i]);
   for (uint32_t i = 0; i < x->n; i++)
-    if (x->cell[i].fate != WEFT_CELL_OPEN)
+    if (x->cell[i].fate != WEFT_SUMMARY_OPEN)
       append_cell (text, x, i, hash);
   weft_output *output = weft_output_open (path, error);
   if (!output)
@@ -284,23 +284,24 @@ cell_of (const weft_variants *x, const weft_csv *csv, unsigned row)
 }
 
 static gboolean
-read_cell (const weft_variants *x, const weft_csv *csv, unsigned row, struct weft_cell *cell,
+read_cell (const weft_variants *x, const weft_csv *csv, unsigned row, struct weft_summary *cell,
            GError **error)
 {
   unsigned at = 1 + x->list->len;
   const char *fate = weft_csv_cell (csv, row, at);
 
-  for (cell->fate = WEFT_CELL_OK; cell->fate < WEFT_N_CELL_FATE; cell->fate++)
-    if (strcmp (weft_cell_fate_words[cell->fate], fate) == 0)
+  for (cell->fate = WEFT_SUMMARY_OK; cell->fate < WEFT_N_SUMMARY_FATE; cell->fate++)
+    if (strcmp (weft_summary_fate_words[cell->fate], fate) == 0)
       break;
-  if (cell->fate == WEFT_N_CELL_FATE) {
-    weft_bad_input (error, "%s: found \"%s\", wanted ok, does not fit or refused", FATE, fate);
+  if (cell->fate == WEFT_N_SUMMARY_FATE) {
+    g_autofree char *words = g_strjoinv (", ", (char **) weft_summary_fate_words + WEFT_SUMMARY_OK);
+    weft_bad_input (error, "%s: found \"%s\", wanted one of %s", FATE, fate, words);
     return weft_csv_blame (csv, row, error);
   }
-  for (unsigned k = 0; k < WEFT_N_CELL_NUMBER && weft_cell_has_numbers (cell); k++)
+  for (unsigned k = 0; k < WEFT_N_SUMMARY_NUMBER && weft_summary_has_numbers (cell); k++)
     if (!weft_units_parse (weft_csv_cell (csv, row, at + 1 + k), "", &cell->number[k], error))
       return weft_csv_blame (csv, row, error);
-  g_strlcpy (cell->reason, weft_csv_cell (csv, row, at + 1 + WEFT_N_CELL_NUMBER),
+  g_strlcpy (cell->reason, weft_csv_cell (csv, row, at + 1 + WEFT_N_SUMMARY_NUMBER),
              sizeof cell->reason);
   return TRUE;
 }
@@ -364,7 +365,7 @@ weft_variants_load (weft_variants *x, const char *path, GError **error)
       g_ptr_array_add (x->others, line_of (csv, row));
       continue;
     }
-    x->known += x->cell[i].fate == WEFT_CELL_OPEN;
+    x->known += x->cell[i].fate == WEFT_SUMMARY_OPEN;
     if (!read_cell (x, csv, row, &x->cell[i], error))
       return FALSE;
   }
@@ -378,7 +379,7 @@ weft_variants_run (weft_variants *x, const struct weft_variants_run *run, GError
   uint32_t n = 0, batch = BATCH * g_get_num_processors ();
 
   for (uint32_t i = 0; i < x->n; i++)
-    if (x->cell[i].fate == WEFT_CELL_OPEN)
+    if (x->cell[i].fate == WEFT_SUMMARY_OPEN)
       open[n++] = i;
   for (uint32_t at = 0; at < n; at += batch) {
     if (run->stop && run->stop (run->user))

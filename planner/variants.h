@@ -2,11 +2,11 @@
  * in parallel processes, and keeps the results in a file, from which a later run resumes.
  *
  * The file is CSV: column `job` (a hash of all settings outside the lists, of the executor and of
- * the version), one column for each list, `fate`, the numbers of a cell (cell.h), and `reason`. A
+ * the version), one column for each list, `fate`, the numbers of a summary, and `reason`. A
  * row is written when its batch is done, and the file always appears whole. Rows of other values of
  * the same lists stay in the file. */
 #pragma once
-#include "planner/cell.h"
+#include "planner/summary.h"
 
 /* Most combinations of one run. */
 enum { WEFT_VARIANTS_MOST = 100000 };
@@ -23,8 +23,8 @@ typedef struct weft_variants {
   const char *version; /* borrowed: predictions of other versions may differ */
   GPtrArray *list;     /* struct weft_variants_list */
   uint32_t n;          /* number of combinations; the last list varies fastest */
-  struct weft_cell *cell;
-  uint32_t known;      /* number of cells that the file had */
+  struct weft_summary *cell; /* predictions, by combination */
+  uint32_t known;      /* number of combinations that the file had */
   GPtrArray *others;   /* lines of the file for combinations that are not in the lists */
 } weft_variants;
 
@@ -39,8 +39,8 @@ G_DEFINE_AUTOPTR_CLEANUP_FUNC (weft_variants, weft_variants_free)
 /* Text of the value that a combination has in a list. */
 const char *weft_variants_value (const weft_variants *variants, uint32_t cell, unsigned list);
 
-/* Takes the cells that a file has. A file that does not exist has none. Refuses the file of another
- * job, and a file that is no such table; neither is changed. */
+/* Reads the combinations that a file has. A file that does not exist has none. Refuses the file of
+ * another job, and a file that is no such table; neither is changed. */
 gboolean weft_variants_load (weft_variants *variants, const char *path, GError **error);
 
 struct weft_variants_run {
@@ -51,6 +51,6 @@ struct weft_variants_run {
   void *user;
 };
 
-/* Predicts all cells that are open. Returns when all are done or `stop` returns TRUE. */
+/* Predicts all combinations that are open. Returns when all are done or `stop` returns TRUE. */
 gboolean weft_variants_run (weft_variants *variants, const struct weft_variants_run *run,
                            GError **error);

@@ -1,5 +1,4 @@
-/* sections.h - private to core/job: the sections of a job, and the keys of a section that set no
- * single field. */
+/* sections.h - the sections of a job, and the keys of a section that set no single field. */
 #pragma once
 #include "core/job/job.h"
 

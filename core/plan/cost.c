@@ -233,7 +233,8 @@ is_ring_part (enum weft_op_kind kind)
   return kind == WEFT_OP_ATTENTION_PART || kind == WEFT_OP_ATTENTION_PART_BWD;
 }
 
-/* The mean number of keys of a query: the pairs that the FLOPs count, over the queries. */
+/* The mean number of keys that a query reads: the number of pairs of query and key in the FLOPs of
+ * the op, divided by the number of queries. */
 static double
 keys_per_query (enum weft_op_kind kind, const struct weft_shape *s, double flops)
 {

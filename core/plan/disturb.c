@@ -97,17 +97,21 @@ count_nodes (const struct weft_fabric *f)
   return f->cluster->n_nodes;
 }
 
-/* The words that name ranks. */
+/* X (word, number of such places, number of the place of a GPU): the words that name ranks. */
+#define PLACE_LIST(X)                                                                              \
+  X ("rank", count_ranks, own_number)                                                              \
+  X ("node", count_nodes, weft_fabric_node)
+
 static const struct place {
   const char *word;
   uint32_t (*count) (const struct weft_fabric *f);
   uint32_t (*of) (const struct weft_fabric *f, uint32_t gpu);
 } places[] = {
-  { "rank", count_ranks, own_number },
-  { "node", count_nodes, weft_fabric_node },
+#define PLACE(...) { __VA_ARGS__ },
+  PLACE_LIST (PLACE)
 };
-static const char *const place_words[] = { "rank", "node", NULL };
-G_STATIC_ASSERT (G_N_ELEMENTS (place_words) == G_N_ELEMENTS (places) + 1);
+#define PLACE_WORD(word, ...) word,
+static const char *const place_words[] = { PLACE_LIST (PLACE_WORD) NULL };
 
 static const struct place *
 find_place (const char *word, GError **error)
@@ -116,8 +120,9 @@ find_place (const char *word, GError **error)
     if (weft_same_name (places[i].word, word))
       return &places[i];
   const char *near = weft_suggest_strv (word, place_words);
-  weft_bad_input (error, "found \"%s\", wanted rank or node%s%s%s", word,
-                  near ? "; did you mean " : "", near ? near : "", near ? "?" : "");
+  g_autofree char *all = g_strjoinv (" or ", (char **) place_words);
+  weft_bad_input (error, "found \"%s\", wanted %s%s%s%s", word, all, near ? "; did you mean " : "",
+                  near ? near : "", near ? "?" : "");
   return NULL;
 }
 

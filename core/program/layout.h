@@ -122,7 +122,7 @@ weft_layout_numel (const struct weft_layout *layout, uint32_t buffer)
 
 /* How the collectives of buckets are combined into group launches (Megatron-Core partition_buckets;
  * Megatron-FSDP: all buckets of a unit in one launch). */
-enum weft_launch {
+enum weft_bucket_launch {
   WEFT_LAUNCH_EACH, /* every bucket of the chunk is launched separately */
   WEFT_LAUNCH_ALL,  /* all buckets of the chunk are launched together */
   /* every fp8 bucket (one byte per element) of the chunk is launched separately; all other buckets
@@ -138,7 +138,7 @@ enum weft_launch {
 /* How the buckets of one model chunk are combined. `bytes`: number of the flat fp8 buffer for
  * WEFT_LAUNCH_BYTES. */
 struct weft_layout_launch {
-  enum weft_launch launch;
+  enum weft_bucket_launch launch;
   uint32_t bytes;
 };
 

@@ -76,9 +76,3 @@ weft_placements_get (weft_placements *placements, const struct weft_fabric *fabr
   g_hash_table_insert (placements->known, g_memdup2 (group, sizeof *group), shape);
   return shape;
 }
-
-uint32_t
-weft_placements_count (const weft_placements *placements)
-{
-  return g_hash_table_size (placements->known);
-}

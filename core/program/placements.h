@@ -21,5 +21,3 @@ const struct weft_coll_shape *weft_placements_get (weft_placements *placements,
                                                    const struct weft_fabric *fabric,
                                                    const struct weft_group *group);
 
-/* Number of placements that have been computed so far. */
-uint32_t weft_placements_count (const weft_placements *placements);

@@ -5,18 +5,19 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Number of waits in the text; JSON has all. */
+/* Number of waits that are printed; JSON has all waits. */
 enum { MOST_LINES = 8 };
 
 /* Waits that are shorter than this share of the step are not listed. */
 #define NOTABLE 1e-4
 
-/* Waits of one lane for ranks of one stage are one line if they differ by less than this share. */
+/* Waits on one lane for different ranks of a stage are joined into one line if they differ by less
+ * than this share. */
 #define ALIKE 1e-2
 
 /* ----------------------------------------------------------------- compute */
 
-/* The row that simulates a rank. */
+/* The row of the timeline that stands for a rank. */
 static uint32_t
 row_of (const weft_timeline *t, uint32_t rank)
 {
@@ -89,7 +90,7 @@ by_stage (const void *a, const void *b, void *mesh)
   return (x->seconds < y->seconds) - (x->seconds > y->seconds);
 }
 
-/* Joins lines that differ only in the rank of a stage that is waited for. */
+/* Joins lines of one lane whose ranks wait for different ranks of one stage. */
 static void
 join_lines (GArray *lines, struct weft_mesh mesh)
 {

@@ -9,9 +9,9 @@
 struct weft_waiting {
   enum weft_lane lane;
   uint32_t ranks;         /* number of ranks that wait */
-  uint32_t behind;        /* rank that they wait for: the first of `behind_ranks` of its stage */
-  uint32_t behind_ranks;
-  double seconds;         /* longest additional wait of one of the ranks, in one step */
+  uint32_t behind;        /* rank for which they wait; of several ranks of a stage, the first */
+  uint32_t behind_ranks;  /* number of ranks for which they wait */
+  double seconds;         /* longest additional wait of one rank in a step */
 };
 
 /* Step times of several runs with jitter, which differ in their seeds. */
@@ -24,9 +24,11 @@ typedef struct weft_disturbance {
   const char *straggler, *link; /* as typed; NULL or "": none. Borrowed */
   double jitter;
   double undisturbed_s, step_s; /* seconds of both steps; with jitter the mean of all runs */
-  double misfit_s;              /* weft_timeline.misfit */
-  gboolean exact;               /* whether misfit_s is rounding */
-  uint32_t rows, ranks;         /* classes of ranks that were simulated; ranks */
+  /* difference of ranks that were simulated as one class (weft_timeline.misfit), and whether it is
+   * only rounding */
+  double misfit_s;
+  gboolean exact;
+  uint32_t rows, ranks;         /* number of simulated classes of ranks; number of ranks */
   GArray *waiting;              /* struct weft_waiting, longest waits first */
   struct weft_spread spread;
 } weft_disturbance;

@@ -4,10 +4,10 @@
 #include "core/schedule/order.h"
 
 const struct weft_cell_kind weft_cell_kinds[WEFT_N_PHASE] = {
-  [WEFT_PHASE_FORWARD] = { 1 << WEFT_WORK_FORWARD, '0' },
-  [WEFT_PHASE_BACKWARD] = { 1 << WEFT_WORK_INPUT | 1 << WEFT_WORK_WEIGHT, 'a' },
-  [WEFT_PHASE_INPUT_GRAD] = { 1 << WEFT_WORK_INPUT, 'a' },
-  [WEFT_PHASE_WEIGHT_GRAD] = { 1 << WEFT_WORK_WEIGHT, 'A' },
+  [WEFT_PHASE_FORWARD] = { 1 << WEFT_CELL_WORK_FORWARD, '0' },
+  [WEFT_PHASE_BACKWARD] = { 1 << WEFT_CELL_WORK_INPUT | 1 << WEFT_CELL_WORK_WEIGHT, 'a' },
+  [WEFT_PHASE_INPUT_GRAD] = { 1 << WEFT_CELL_WORK_INPUT, 'a' },
+  [WEFT_PHASE_WEIGHT_GRAD] = { 1 << WEFT_CELL_WORK_WEIGHT, 'A' },
 };
 
 /* --------------------------------------------------------------- placement of stages */
@@ -198,9 +198,10 @@ weft_grid_in_flight (const weft_grid *grid, uint32_t rank)
 
   for (uint32_t i = 0; i < grid->n_cell[rank]; i++) {
     const struct weft_cell *cell = &grid->cell[rank][i];
-    halves += 2 * weft_cell_does (cell, WEFT_WORK_FORWARD);
+    halves += 2 * weft_cell_does (cell, WEFT_CELL_WORK_FORWARD);
     most = MAX (most, halves);
-    halves -= weft_cell_does (cell, WEFT_WORK_INPUT) + weft_cell_does (cell, WEFT_WORK_WEIGHT);
+    halves -=
+        weft_cell_does (cell, WEFT_CELL_WORK_INPUT) + weft_cell_does (cell, WEFT_CELL_WORK_WEIGHT);
   }
   return most / 2.0;
 }

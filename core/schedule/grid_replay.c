@@ -23,7 +23,7 @@ struct replay {
 static size_t
 event_index (const weft_grid *grid, struct event e)
 {
-  return ((size_t) e.place * grid->n_micro + e.micro) * WEFT_N_WORK + e.part;
+  return ((size_t) e.place * grid->n_micro + e.micro) * WEFT_N_CELL_WORK + e.part;
 }
 
 /* The events that must end before a cell may start: at most two. */
@@ -32,14 +32,14 @@ needs (const weft_grid *grid, uint32_t rank, const struct weft_cell *cell, struc
 {
   uint32_t n = 0, place = weft_grid_place (grid, rank, cell->chunk), micro = cell->micro, other;
 
-  if (weft_cell_does (cell, WEFT_WORK_INPUT)) {
-    need[n++] = (struct event){ WEFT_WORK_FORWARD, place, micro };
+  if (weft_cell_does (cell, WEFT_CELL_WORK_INPUT)) {
+    need[n++] = (struct event){ WEFT_CELL_WORK_FORWARD, place, micro };
     if ((other = weft_grid_beside (grid, place, 1)) != WEFT_NO_PLACE)
-      need[n++] = (struct event){ WEFT_WORK_INPUT, other, micro };
-  } else if (weft_cell_does (cell, WEFT_WORK_WEIGHT)) {
-    need[n++] = (struct event){ WEFT_WORK_INPUT, place, micro };
+      need[n++] = (struct event){ WEFT_CELL_WORK_INPUT, other, micro };
+  } else if (weft_cell_does (cell, WEFT_CELL_WORK_WEIGHT)) {
+    need[n++] = (struct event){ WEFT_CELL_WORK_INPUT, place, micro };
   } else if ((other = weft_grid_beside (grid, place, -1)) != WEFT_NO_PLACE) {
-    need[n++] = (struct event){ WEFT_WORK_FORWARD, other, micro };
+    need[n++] = (struct event){ WEFT_CELL_WORK_FORWARD, other, micro };
   }
   return n;
 }
@@ -50,9 +50,9 @@ duration (const struct replay *r, uint32_t rank, const struct weft_cell *cell)
   const struct weft_cell_times *times =
       &r->times[weft_grid_place (r->grid, rank, cell->chunk) * r->stride];
 
-  return (weft_cell_does (cell, WEFT_WORK_FORWARD) ? times->forward : 0) +
-         (weft_cell_does (cell, WEFT_WORK_INPUT) ? times->input : 0) +
-         (weft_cell_does (cell, WEFT_WORK_WEIGHT) ? times->weight : 0);
+  return (weft_cell_does (cell, WEFT_CELL_WORK_FORWARD) ? times->forward : 0) +
+         (weft_cell_does (cell, WEFT_CELL_WORK_INPUT) ? times->input : 0) +
+         (weft_cell_does (cell, WEFT_CELL_WORK_WEIGHT) ? times->weight : 0);
 }
 
 /* Time at which all inputs of a cell are ready, but not earlier than `start`. Negative if an input
@@ -87,7 +87,7 @@ end_cell (struct replay *r, uint32_t rank, uint32_t i, double start)
 
   if (r->start)
     r->start[rank][i] = start;
-  for (uint32_t part = 0; part < WEFT_N_WORK; part++)
+  for (uint32_t part = 0; part < WEFT_N_CELL_WORK; part++)
     if (weft_cell_does (cell, part))
       r->end[event_index (r->grid, (struct event){ part, place, cell->micro })] = r->clock[rank];
 }
@@ -181,7 +181,7 @@ run (struct replay *r)
 static void
 replay_init (struct replay *r, const weft_grid *grid)
 {
-  size_t n_events = (size_t) WEFT_N_WORK * weft_grid_places (grid) * grid->n_micro;
+  size_t n_events = (size_t) WEFT_N_CELL_WORK * weft_grid_places (grid) * grid->n_micro;
 
   r->grid = grid;
   r->end = g_new (double, n_events);
@@ -262,7 +262,7 @@ count_parts (const weft_grid *grid, uint32_t rank, uint8_t *paid, GError **error
     const struct weft_cell *cell = &grid->cell[rank][i];
     if (!check_cell (grid, rank, i, error))
       return FALSE;
-    for (uint32_t part = 0; part < WEFT_N_WORK; part++) {
+    for (uint32_t part = 0; part < WEFT_N_CELL_WORK; part++) {
       struct event e = { part, weft_grid_place (grid, rank, cell->chunk), cell->micro };
       if (!weft_cell_does (cell, part) || !paid[event_index (grid, e)]++)
         continue;
@@ -279,12 +279,12 @@ check_paid (const weft_grid *grid, struct event e, const uint8_t *paid, GError *
   const uint8_t *has = &paid[event_index (grid, e)];
   enum weft_phase lost = WEFT_PHASE_FORWARD;
 
-  if (has[WEFT_WORK_FORWARD] && has[WEFT_WORK_INPUT] && has[WEFT_WORK_WEIGHT])
+  if (has[WEFT_CELL_WORK_FORWARD] && has[WEFT_CELL_WORK_INPUT] && has[WEFT_CELL_WORK_WEIGHT])
     return TRUE;
-  if (has[WEFT_WORK_FORWARD])
-    lost = has[WEFT_WORK_INPUT]    ? WEFT_PHASE_WEIGHT_GRAD
-           : has[WEFT_WORK_WEIGHT] ? WEFT_PHASE_INPUT_GRAD
-                                   : WEFT_PHASE_BACKWARD;
+  if (has[WEFT_CELL_WORK_FORWARD])
+    lost = has[WEFT_CELL_WORK_INPUT]    ? WEFT_PHASE_WEIGHT_GRAD
+           : has[WEFT_CELL_WORK_WEIGHT] ? WEFT_PHASE_INPUT_GRAD
+                                        : WEFT_PHASE_BACKWARD;
   return weft_bad_input (error, "%u%s%u is missing, wanted once on rank %u", grid->stage[e.place],
                          weft_phase_words[lost], e.micro, e.place / grid->n_chunks);
 }
@@ -292,7 +292,7 @@ check_paid (const weft_grid *grid, struct event e, const uint8_t *paid, GError *
 static gboolean
 check_once (const weft_grid *grid, GError **error)
 {
-  size_t n_events = (size_t) WEFT_N_WORK * weft_grid_places (grid) * grid->n_micro;
+  size_t n_events = (size_t) WEFT_N_CELL_WORK * weft_grid_places (grid) * grid->n_micro;
   g_autofree uint8_t *paid = g_new0 (uint8_t, n_events);
 
   for (uint32_t rank = 0; rank < grid->n_ranks; rank++)
@@ -300,7 +300,7 @@ check_once (const weft_grid *grid, GError **error)
       return FALSE;
   for (uint32_t row = 0; row < weft_grid_places (grid); row++)
     for (uint32_t micro = 0; micro < grid->n_micro; micro++) {
-      struct event e = { WEFT_WORK_FORWARD, grid->place[row], micro };
+      struct event e = { WEFT_CELL_WORK_FORWARD, grid->place[row], micro };
       if (grid->copy_of[micro] == grid->copy[e.place] && !check_paid (grid, e, paid, error))
         return FALSE;
     }
@@ -362,8 +362,8 @@ check_pair (const weft_grid *grid, uint32_t rank, uint32_t i, GError **error)
 
   if (!cell->paired)
     return TRUE;
-  if (weft_cell_does (cell, WEFT_WORK_FORWARD) && i + 1 < grid->n_cell[rank] &&
-      weft_cell_does (&cell[1], WEFT_WORK_INPUT) && !cell[1].paired)
+  if (weft_cell_does (cell, WEFT_CELL_WORK_FORWARD) && i + 1 < grid->n_cell[rank] &&
+      weft_cell_does (&cell[1], WEFT_CELL_WORK_INPUT) && !cell[1].paired)
     return TRUE;
   g_autofree char *text = weft_cell_print (grid, rank, cell);
   return weft_bad_input (error, "%s is in a pair on rank %u, wanted a forward and a backward", text,

@@ -4,19 +4,24 @@
 
 /* Work items of a microbatch on a stage. Each is done once. A full backward computes both
  * gradients. */
-enum weft_work { WEFT_WORK_FORWARD, WEFT_WORK_INPUT, WEFT_WORK_WEIGHT, WEFT_N_WORK };
+enum weft_cell_work {
+  WEFT_CELL_WORK_FORWARD,
+  WEFT_CELL_WORK_INPUT,
+  WEFT_CELL_WORK_WEIGHT,
+  WEFT_N_CELL_WORK
+};
 
 /* The work items that cells of a phase do, and the letter of the phase in text pictures. A phase
  * without work items cannot be a cell. */
 struct weft_cell_kind {
-  uint8_t works; /* work items that cells of this phase do: bits of enum weft_work */
+  uint8_t works; /* work items that cells of this phase do: bits of enum weft_cell_work */
   char glyph;   /* character for microbatch 0; microbatch m has character glyph + m % 10 */
 };
 
 extern const struct weft_cell_kind weft_cell_kinds[WEFT_N_PHASE];
 
 static inline gboolean
-weft_cell_does (const struct weft_cell *cell, enum weft_work part)
+weft_cell_does (const struct weft_cell *cell, enum weft_cell_work part)
 {
   return weft_cell_kinds[cell->phase].works >> part & 1;
 }

@@ -40,12 +40,12 @@ target_compile_options(weft_cuda PRIVATE
 set_property(SOURCE kernels/cuda/optimizer.cu APPEND PROPERTY COMPILE_OPTIONS -fmad=false)
 # For a source that does not test the architecture, the compiler generates the same PTX for sm_80
 # and sm_90a: such a source is compiled once and assembled for both.  The loop over headers runs
-# twice, because headers include each other.
+# three times, because headers include each other three deep.
 file(GLOB cuda_headers CONFIGURE_DEPENDS kernels/cuda/*.cuh)
 file(GLOB cuda_sources CONFIGURE_DEPENDS kernels/cuda/*.cu exec_gpu/cuda/module/*.cu)
 set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${cuda_headers} ${cuda_sources})
 set(asks "__CUDA_ARCH|<cub/")
-foreach(header ${cuda_headers} ${cuda_headers})
+foreach(header ${cuda_headers} ${cuda_headers} ${cuda_headers})
   file(STRINGS ${header} found REGEX "${asks}")
   if(found)
     get_filename_component(name ${header} NAME)

@@ -157,12 +157,18 @@ element_bytes (const char *dtype)
   return 2;
 }
 
+double
+weft_axes_bytes (const struct weft_trace_comm *comm)
+{
+  return element_bytes (comm->dtype) * (double) MAX (comm->in, comm->out);
+}
+
 /* How well a use of the program explains a collective: 0 is perfect; the class weighs more than any
  * payload. */
 static double
 distance (const struct use *use, enum weft_work work, const struct weft_trace_comm *c)
 {
-  double bytes = element_bytes (c->dtype) * (double) MAX (c->in, c->out);
+  double bytes = weft_axes_bytes (c);
   double far = bytes > 0 && use->bytes > 0 ? fabs (log (bytes / use->bytes)) : 0;
 
   return far + (use->work == work ? 0 : 1000);

@@ -17,6 +17,10 @@ weft_axes *weft_axes_new (const weft_plan *plan);
 void weft_axes_free (weft_axes *axes);
 G_DEFINE_AUTOPTR_CLEANUP_FUNC (weft_axes, weft_axes_free)
 
+/* Bytes of the larger side of a collective: elements times the size of their dtype; 0: not
+ * recorded. */
+double weft_axes_bytes (const struct weft_trace_comm *comm);
+
 /* Sets the axes of all communication of a trace that has a description. */
 void weft_axes_set_described (const weft_axes *axes, weft_trace *trace);
 

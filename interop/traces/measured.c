@@ -4,11 +4,6 @@
 #include <math.h>
 #include <string.h>
 
-/* Nanoseconds of a step on one GPU; `number` names it. */
-struct window {
-  int64_t number, begin, end;
-};
-
 static struct weft_trace_rank *
 rank_at (const weft_trace *trace, guint i)
 {
@@ -23,10 +18,10 @@ kernel_at (const struct weft_trace_rank *rank, guint i)
 
 /* ------------------------------------------------------------------------- windows */
 
-static struct window
+static struct weft_measured_window
 whole_window (const struct weft_trace_rank *rank)
 {
-  struct window w = { 0, kernel_at (rank, 0)->begin, kernel_at (rank, 0)->end };
+  struct weft_measured_window w = { 0, kernel_at (rank, 0)->begin, kernel_at (rank, 0)->end };
 
   for (guint i = 0; i < rank->kernel->len; i++)
     w.end = MAX (w.end, kernel_at (rank, i)->end);
@@ -35,10 +30,10 @@ whole_window (const struct weft_trace_rank *rank)
 
 /* The step of a trace of weft sim, whose ranks have one clock: from 0 to the last end of any rank.
  * */
-static struct window
+static struct weft_measured_window
 own_window (const weft_trace *trace)
 {
-  struct window w = { 0 };
+  struct weft_measured_window w = { 0 };
 
   for (guint i = 0; i < trace->rank->len; i++)
     w.end = MAX (w.end, whole_window (rank_at (trace, i)).end);
@@ -49,9 +44,9 @@ own_window (const weft_trace *trace)
  * */
 static gboolean
 kernels_of_range (const struct weft_trace_rank *rank, const struct weft_trace_step *range,
-                  struct window *w)
+                  struct weft_measured_window *w)
 {
-  *w = (struct window){ range->number, G_MAXINT64, G_MININT64 };
+  *w = (struct weft_measured_window){ range->number, G_MAXINT64, G_MININT64 };
   for (guint i = 0; i < rank->kernel->len; i++) {
     const struct weft_trace_kernel *k = kernel_at (rank, i);
     int64_t at = k->launched == WEFT_TRACE_NONE ? k->begin : k->launched;
@@ -63,16 +58,19 @@ kernels_of_range (const struct weft_trace_rank *rank, const struct weft_trace_st
   return w->begin < w->end;
 }
 
-/* The steps of a GPU, in order of time. The caller frees the array of struct window. */
+/* The steps of a GPU, in order of time. The caller frees the array of struct weft_measured_window.
+ * */
 static GArray *
 windows_of (const struct weft_trace_rank *rank)
 {
-  GArray *windows = g_array_new (FALSE, FALSE, sizeof (struct window));
+  GArray *windows = g_array_new (FALSE, FALSE, sizeof (struct weft_measured_window));
 
   for (guint i = 0; i < rank->step->len; i++) {
     const struct weft_trace_step *s = &g_array_index (rank->step, struct weft_trace_step, i);
-    struct window w,
-        *last = windows->len ? &g_array_index (windows, struct window, windows->len - 1) : NULL;
+    struct weft_measured_window w,
+        *last = windows->len
+                    ? &g_array_index (windows, struct weft_measured_window, windows->len - 1)
+                    : NULL;
     if ((last && last->number == s->number) || !kernels_of_range (rank, s, &w))
       continue;
     w.end = MAX (w.end, w.begin + (s->end - s->begin));
@@ -83,11 +81,11 @@ windows_of (const struct weft_trace_rank *rank)
   return windows;
 }
 
-static const struct window *
+static const struct weft_measured_window *
 window_numbered (const GArray *windows, int64_t number)
 {
   for (guint i = 0; i < windows->len; i++) {
-    const struct window *w = &g_array_index (windows, struct window, i);
+    const struct weft_measured_window *w = &g_array_index (windows, struct weft_measured_window, i);
     if (w->number == number)
       return w;
   }
@@ -116,10 +114,10 @@ common_steps (GArray *const *windows, guint n)
   GArray *common = g_array_new (FALSE, FALSE, sizeof (struct common));
 
   for (guint i = 0; i < windows[0]->len; i++) {
-    struct common c = { g_array_index (windows[0], struct window, i).number, 0 };
+    struct common c = { g_array_index (windows[0], struct weft_measured_window, i).number, 0 };
     guint have = 0;
     for (guint rank = 0; rank < n; rank++) {
-      const struct window *w = window_numbered (windows[rank], c.number);
+      const struct weft_measured_window *w = window_numbered (windows[rank], c.number);
       have += w != NULL;
       c.length += w ? (double) (w->end - w->begin) / n : 0;
     }
@@ -192,8 +190,8 @@ read_seconds (const char *text, double *from, double *to)
 
 /* Sets a window for each rank. The caller frees *chosen. */
 static gboolean
-choose_windows (const weft_trace *trace, const char *asked, struct window *chosen, char **text,
-                GError **error)
+choose_windows (const weft_trace *trace, const char *asked, struct weft_measured_window *chosen,
+                char **text, GError **error)
 {
   guint n = trace->rank->len;
   g_autoptr (GPtrArray) lists = g_ptr_array_new_with_free_func ((GDestroyNotify) g_array_unref);
@@ -204,8 +202,8 @@ choose_windows (const weft_trace *trace, const char *asked, struct window *chose
   for (guint i = 0; i < n; i++) {
     chosen[i] = own ? own_window (trace) : whole_window (rank_at (trace, i));
     if (some)
-      chosen[i] = (struct window){ 0, chosen[i].begin + (int64_t) (from * 1e9),
-                                   chosen[i].begin + (int64_t) (to * 1e9) };
+      chosen[i] = (struct weft_measured_window){ 0, chosen[i].begin + (int64_t) (from * 1e9),
+                                                 chosen[i].begin + (int64_t) (to * 1e9) };
     g_ptr_array_add (lists, windows_of (rank_at (trace, i)));
   }
   if (some || (asked && strcmp (asked, "all") == 0) || (!asked && own)) {
@@ -227,7 +225,7 @@ choose_windows (const weft_trace *trace, const char *asked, struct window *chose
 
 /* The activities of a rank that reach into a window, in seconds since its begin. */
 static GArray *
-activities_of (const struct weft_trace_rank *rank, const struct window *w)
+activities_of (const struct weft_trace_rank *rank, const struct weft_measured_window *w)
 {
   GArray *list = g_array_new (FALSE, FALSE, sizeof (struct weft_activity));
 
@@ -284,7 +282,7 @@ note_kernels (weft_measured *m, uint32_t rank, double seconds)
 
 static void
 add_rank (weft_measured *m, const weft_plan *plan, struct weft_trace_rank *rank,
-          const struct window *w, double weight)
+          const struct weft_measured_window *w, double weight)
 {
   uint32_t role = weft_mesh_stage (&plan->mesh, (uint32_t) rank->rank);
   g_autoptr (GArray) list = activities_of (rank, w);
@@ -343,7 +341,7 @@ weft_measured *
 weft_measured_new (const weft_plan *plan, weft_trace *trace, const char *step, GError **error)
 {
   guint n = trace->rank->len;
-  g_autofree struct window *window = g_new0 (struct window, n);
+  g_autofree struct weft_measured_window *window = g_new0 (struct weft_measured_window, n);
   g_autofree uint32_t *rows = g_new0 (uint32_t, plan->n_roles);
   g_autoptr (weft_axes) axes = weft_axes_new (plan);
   uint32_t watched = 0;
@@ -353,6 +351,7 @@ weft_measured_new (const weft_plan *plan, weft_trace *trace, const char *step, G
     return NULL;
   weft_measured *m = g_new0 (weft_measured, 1);
   m->n_ranks = n;
+  m->window = g_memdup2 (window, n * sizeof *window);
   m->kernels_s[0] = m->kernels_s[1] = NAN;
   m->roles = g_new0 (gboolean, plan->n_roles);
   m->step = g_steal_pointer (&text);
@@ -379,6 +378,7 @@ void
 weft_measured_free (weft_measured *m)
 {
   g_free (m->roles);
+  g_free (m->window);
   g_free (m->step);
   g_array_unref (m->unknown);
   g_ptr_array_unref (m->note);

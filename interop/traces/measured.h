@@ -12,9 +12,15 @@ struct weft_measured_name {
   double calls, seconds; /* of the mean rank */
 };
 
+/* Nanoseconds of the step on one GPU of the trace. */
+struct weft_measured_window {
+  int64_t number, begin, end; /* number of the step */
+};
+
 typedef struct weft_measured {
   struct weft_breakdown mean;
   uint32_t n_ranks; /* GPUs in the trace */
+  struct weft_measured_window *window; /* of each GPU, in the order of the trace */
   gboolean *roles;  /* by role: whether a rank of it is in the trace */
   char *step;       /* which step: "step 12, the median of 10 to 14" */
   GArray *unknown;  /* struct weft_measured_name, largest seconds first */

@@ -2,6 +2,7 @@
  * type: one warp per query, or per key in backward. attention_tiles.cu has the fast version for the
  * usual shapes. */
 #include "kernels/cuda/attention.cuh"
+#include "kernels/cuda/producer.h"
 
 enum { THREADS = 128, WARPS = THREADS / 32, MOST_BLOCKS = 1 << 20 };
 enum { EVERYTHING = 1 << 30 /* no window: exceeds any number of keys, and fits an int */ };
@@ -370,8 +371,9 @@ key_gradients (backward_of<T> b)
   for (; warp < a.batch * a.groups * a.keys.tokens; warp += (uint64_t) gridDim.x * WARPS) {
     uint64_t j = warp % a.keys.tokens, n = warp / a.keys.tokens;
     struct head h = { n / a.groups, 0, n % a.groups };
-    struct key_gradient g = { load (b.kv + k_at (a, h, j), a.width),
-                              load (b.kv + v_at (a, h, j), a.value), {}, {} };
+    struct key_gradient g = {
+      load (b.kv + k_at (a, h, j), a.width), load (b.kv + v_at (a, h, j), a.value), {}, {}
+    };
     for (h.query = h.group * each; h.query < (h.group + 1) * each; h.query++)
       for (unsigned run = 0; run < a.queries.n; run++)
         add_queries (b, h, queries_of (a, a.queries.run[run], position_in (a.keys, j)), j, &g);
@@ -411,6 +413,15 @@ const char *
 weft_cuda_attention_bwd (const struct weft_cuda_launch *l)
 {
   return backward (l, whole (l, true));
+}
+
+int
+weft_cuda_producer_runs (const struct weft_cuda_launch *l, int backward)
+{
+  const struct attention_call c = whole (l, backward);
+
+  return weft_cuda_tiles_take (&c) &&
+         (backward ? weft_cuda_producer_rows (l, &c) > 0 : weft_cuda_producer_takes (l, &c));
 }
 
 const char *

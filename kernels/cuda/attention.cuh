@@ -127,3 +127,9 @@ const char *
 weft_cuda_tiles_forward (const struct weft_cuda_launch *l, const struct attention_call *c);
 const char *
 weft_cuda_tiles_backward (const struct weft_cuda_launch *l, const struct attention_call *c);
+
+/* Whether the version with a producer warp runs a call that the tensor-core version supports.
+ * Its backward takes whole sequences only: `rows` is the number of rows of scratch for each
+ * head, or 0 if it does not take the call. */
+bool weft_cuda_producer_takes (const struct weft_cuda_launch *l, const struct attention_call *c);
+uint64_t weft_cuda_producer_rows (const struct weft_cuda_launch *l, const struct attention_call *c);

@@ -116,25 +116,32 @@ __launch_bounds__ (THREADS) tiles_forward (forward_of<T> f)
 
 /* --------------------------------------------------------------------------- backward */
 
-/* Computes the log-sum-exp of each query, and delta: the dot product of o and do. */
+/* Computes the log-sum-exp of each query, and delta: the dot product of o and do. `known` has
+ * `rows` rows for each head; those behind its tokens are padding. */
 template <class T>
 __global__ void
-know (struct attention a, const T *o, const T *dout, const float *lse, struct known *known)
+know (forward_of<T> f, const T *dout, struct known *known, uint64_t rows)
 {
-  uint64_t warp = ((uint64_t) blockIdx.x * THREADS + threadIdx.x) / 32, tokens = a.queries.tokens;
+  const struct attention &a = f.a;
+  uint64_t warp = ((uint64_t) blockIdx.x * THREADS + threadIdx.x) / 32, row = warp % rows;
   unsigned lane = threadIdx.x % 32;
+  struct head h = { warp / rows / a.heads, warp / rows % a.heads, 0 };
 
-  if (warp >= a.batch * a.heads * tokens)
+  if (warp >= a.batch * a.heads * rows)
     return;
-  struct head h = { warp / tokens / a.heads, warp / tokens % a.heads, 0 };
-  uint64_t at = o_at (a, h, warp % tokens);
+  if (row >= a.queries.tokens) {
+    known[warp] = { INFINITY, 0 };
+    return;
+  }
+  uint64_t at = o_at (a, h, row);
+  const T *o = f.o;
   float sum = 0;
   for (uint64_t i = lane; i < a.value; i += 32)
     sum += to_float (o[at + i]) * to_float (dout[at + i]);
   sum = warp_sum (sum);
-  uint64_t to = lse_at (a, h, warp % tokens);
+  float lse = f.lse[lse_at (a, h, row)];
   if (lane == 0)
-    known[to] = { lse[to] == -INFINITY ? INFINITY : lse[to] * LOG2_E, sum };
+    known[warp] = { lse == -INFINITY ? INFINITY : lse * LOG2_E, sum };
 }
 
 /* For a visible pair of query and key: the score becomes its probability, and the dot product of do
@@ -313,12 +320,12 @@ WEFT_CUDA_SCRATCH (attention_part_bwd, s->dim[0] * s->dim[2] * sizeof (struct kn
 
 template <class T>
 static void
-run_know (const struct weft_cuda_launch *l, const struct attention_call *c)
+run_know (const struct weft_cuda_launch *l, const struct attention_call *c, uint64_t rows)
 {
-  uint64_t queries = c->a.batch * c->a.heads * c->a.queries.tokens;
+  forward_of<T> f = { c->a, (const T *) c->q, (const T *) c->kv, (T *) c->o, c->lse };
 
-  WEFT_LAUNCH ((know<T>), blocks_for (queries, THREADS / 32, ~0u), THREADS, 0, l->stream, c->a,
-               (const T *) c->o, (const T *) c->dout, c->lse, (struct known *) l->scratch);
+  WEFT_LAUNCH ((know<T>), blocks_for (c->a.batch * c->a.heads * rows, THREADS / 32, ~0u), THREADS,
+               0, l->stream, f, (const T *) c->dout, (struct known *) l->scratch, rows);
 }
 
 template <class T, int D, int V>
@@ -365,6 +372,8 @@ by_dtype (const struct weft_cuda_launch *l, const struct attention_call *c, bool
 const char *
 weft_cuda_tiles_forward (const struct weft_cuda_launch *l, const struct attention_call *c)
 {
+  if (weft_cuda_producer_takes (l, c))
+    return weft_cuda_producer_forward (l, c);
   if (weft_cuda_warpgroups_take (l, c))
     return weft_cuda_warpgroups_forward (l, c);
   return by_dtype (l, c, false);
@@ -373,10 +382,14 @@ weft_cuda_tiles_forward (const struct weft_cuda_launch *l, const struct attentio
 const char *
 weft_cuda_tiles_backward (const struct weft_cuda_launch *l, const struct attention_call *c)
 {
+  uint64_t rows = weft_cuda_producer_rows (l, c), tokens = c->a.queries.tokens;
+
   if (c->dtype == WEFT_BF16)
-    run_know<bf16> (l, c);
+    run_know<bf16> (l, c, rows ? rows : tokens);
   else
-    run_know<fp16> (l, c);
+    run_know<fp16> (l, c, rows ? rows : tokens);
+  if (rows)
+    return weft_cuda_producer_backward (l, c, (const struct known *) l->scratch);
   if (weft_cuda_warpgroups_take (l, c))
     return weft_cuda_warpgroups_backward (l, c, (const struct known *) l->scratch);
   return by_dtype (l, c, true);

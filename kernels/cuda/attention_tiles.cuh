@@ -307,3 +307,9 @@ const char *weft_cuda_warpgroups_forward (const struct weft_cuda_launch *l,
 const char *weft_cuda_warpgroups_backward (const struct weft_cuda_launch *l,
                                            const struct attention_call *c,
                                            const struct known *known);
+
+/* The same for the version with a producer warp. */
+const char *weft_cuda_producer_forward (const struct weft_cuda_launch *l,
+                                        const struct attention_call *c);
+const char *weft_cuda_producer_backward (const struct weft_cuda_launch *l,
+                                         const struct attention_call *c, const struct known *known);

@@ -5,10 +5,11 @@
  * Inner tiles are copied one ahead of their use, with one barrier per tile: the next copy
  * overwrites a tile whose products have finished in all warps. Backward is two kernels, as in
  * attention_tiles.cu, so that no two blocks accumulate into the same memory. */
-#include "kernels/cuda/attention_tiles.cuh"
+#include "kernels/cuda/attention_columns.cuh"
+#include "kernels/cuda/attention_order.cuh"
 #include "kernels/cuda/warpgroup.cuh"
 
-enum { THREADS = 2 * GROUP, ROWS = 128 /* outer tile */, KEYS = 128 /* inner tile, forward */ };
+enum { THREADS = 2 * GROUP, ROWS = 128 /* outer tile */ };
 
 /* Copies rows into a tile of N rows. Elements past the last row or beyond the head become 0. */
 template <int D, int N, class T>
@@ -38,25 +39,6 @@ rows_of_group (const T *tile)
   return tile_from (tile, threadIdx.x / GROUP * 64);
 }
 
-/* Masks a tile whose columns are queries: causal and sliding window. */
-template <int N>
-static __device__ __forceinline__ void
-hide_queries (float (&s)[N / 8][4], int ahead, uint64_t window)
-{
-  int warp = threadIdx.x / 32, g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
-
-  if (ahead >= ROWS - 1 && ahead + N <= (int) window)
-    return;
-  WEFT_UNROLL
-  for (int n = 0; n < N / 8; n++)
-    WEFT_UNROLL
-  for (int e = 0; e < 4; e++) {
-    int before = n * 8 + 2 * t + e % 2 + ahead - (warp * WARP_ROWS + g + e / 2 * 8);
-    if (before < 0 || before >= (int) window)
-      s[n][e] = -INFINITY;
-  }
-}
-
 /* Turns scores into probabilities; queries are rows. */
 template <int N>
 static __device__ __forceinline__ void
@@ -82,48 +64,19 @@ row_gradients (float (&p)[N][4], const float (&dp)[N][4], const struct known (&o
     p[n][e] *= dp[n][e] - of[e / 2].delta;
 }
 
-/* lse and delta of two neighbouring queries, which are columns. */
-struct alignas (16) two_known {
-  struct known at[2];
-};
-
-/* Turns scores into probabilities; queries are columns. `of`: lse and delta of all queries of the
- * tile, in shared memory. */
-template <int N>
-static __device__ __forceinline__ void
-column_probabilities (float (&s)[N][4], const struct known *of, float scale)
-{
-  WEFT_UNROLL
-  for (int n = 0; n < N; n++) {
-    const struct two_known q = ((const struct two_known *) of)[n * 4 + threadIdx.x % 4];
-    WEFT_UNROLL
-    for (int e = 0; e < 4; e++)
-      s[n][e] = power_of_two (s[n][e] * scale - q.at[e % 2].lse);
-  }
-}
-
-/* Turns products of do and values into gradients of scores, unscaled; queries are columns. Reads
- * the rounded probabilities of the value product: registers do not suffice for a second copy. */
-template <class T, int N>
-static __device__ __forceinline__ void
-column_gradients (const uint32_t (&p)[N / 2][4], float (&dp)[N][4], const struct known *of)
-{
-  WEFT_UNROLL
-  for (int n = 0; n < N; n++) {
-    const struct two_known q = ((const struct two_known *) of)[n * 4 + threadIdx.x % 4];
-    WEFT_UNROLL
-    for (int e = 0; e < 4; e++)
-      dp[n][e] = element<T> (p[n / 2][n % 2 * 2 + e / 2], e % 2) * (dp[n][e] - q.at[e % 2].delta);
-  }
-}
-
 /* ---------------------------------------------------------------------------- forward */
+
+/* Number of rows of an inner tile in forward, and blocks of an SM: for heads of 64, registers
+ * and shared memory of half a tile suffice for two blocks, so that one computes exponentials,
+ * which take as long as the products, while the other multiplies. */
+template <int D> constexpr int INNER = D == 64 ? 64 : 128;
+template <int D> constexpr int FORWARD_BLOCKS = D == 64 ? 2 : 1;
 
 template <class T, int D>
 static constexpr size_t
 forward_bytes (void)
 {
-  return sizeof (T) * D * (ROWS + 4 * KEYS);
+  return sizeof (T) * D * (ROWS + 4 * INNER<D>);
 }
 
 /* Forward of one block. Issues the score products of a key tile, then the value products of the
@@ -134,6 +87,7 @@ pass_keys (const forward_of<T> &f)
 {
   WEFT_TILES_SHARED (T, shared);
   const struct attention &a = f.a;
+  enum { KEYS = INNER<D> };
   const int tile = KEYS * D;
   T *k_tile = shared + ROWS * D, *v_tile = k_tile + 2 * tile;
   struct head h = query_head (a);
@@ -203,7 +157,7 @@ pass_keys (const forward_of<T> &f)
 
 template <class T, int D>
 __global__ void
-__launch_bounds__ (THREADS, 1) warpgroup_forward (forward_of<T> f)
+__launch_bounds__ (THREADS, FORWARD_BLOCKS<D>) warpgroup_forward (forward_of<T> f)
 {
   if constexpr (WEFT_HAS_WARPGROUPS)
     pass_keys<T, D> (f);
@@ -360,7 +314,7 @@ keys_bytes (void)
 template <class T, int D> struct key_gradients {
   static const int N = NARROW<D>;
   const struct attention &a;
-  strip<T> q, dout;          /* queries and output gradients of the first head of the group */
+  strip<T> q, dout; /* queries and output gradients of the first head of the group */
   /* lse and delta of the queries, from the first query of the head group's first head on */
   const struct known *known;
   T *k_tile, *v_tile, *stages;
@@ -422,7 +376,7 @@ template <class T, int D> struct key_gradients {
     struct tile queries = passing_at<N> (a.queries, pass, seen);
 
     hold (s);
-    hide_queries<N> (s, queries.position - position, a.window);
+    hide_queries<ROWS, N> (s, queries.position - position, a.window);
     seen = seen + 1 < tiles ? seen + 1 : 0;
     column_probabilities (s, known_at (i), a.scale * LOG2_E);
   }
@@ -447,13 +401,15 @@ template <class T, int D> struct key_gradients {
  * accumulated. */
 template <class T, int D>
 static __device__ __forceinline__ void
-differentiate_keys (const backward_of<T> &b)
+differentiate_keys (const backward_of<T> &b, const struct order &order)
 {
   WEFT_TILES_SHARED (T, shared);
   const struct attention &a = b.a;
   uint64_t each = a.heads / a.groups;
-  struct head h = { blockIdx.y / a.groups, blockIdx.y % a.groups * each, blockIdx.y % a.groups };
-  struct tile mine = tile_of<ROWS> (a.keys, blockIdx.x);
+  const struct turn_of_block turn = turn_of (order, blockIdx.x);
+  uint64_t group = turn.head % a.groups;
+  struct head h = { turn.head / a.groups, group * each, group };
+  struct tile mine = tile_of<ROWS> (a.keys, turn.tile);
   struct passing pass = queries_passing<ROWS, NARROW<D>> (a, mine);
   T *stages = shared + 2 * ROWS * D;
   key_gradients<T, D> g = { a,
@@ -510,7 +466,7 @@ differentiate_keys (const backward_of<T> &b)
     hold (g.dk);
   }
   const float by[2] = { a.scale, a.scale }, one[2] = { 1, 1 };
-  mine = tile_of<ROWS> (a.keys, blockIdx.x);
+  mine = tile_of<ROWS> (a.keys, turn.tile);
   leave<D> (strip<T>{ b.dkv + k_at (a, h, 0), a.kv_row, a.width }, mine, g.dk, by, b.adds_kv);
   leave<D> (strip<T>{ b.dkv + v_at (a, h, 0), a.kv_row, a.value }, mine, g.dv, one, b.adds_kv);
 }
@@ -527,10 +483,10 @@ __launch_bounds__ (THREADS, 1) warpgroup_queries (backward_of<T> b)
 
 template <class T, int D>
 __global__ void
-__launch_bounds__ (THREADS, 1) warpgroup_keys (backward_of<T> b)
+__launch_bounds__ (THREADS, 1) warpgroup_keys (backward_of<T> b, struct order order)
 {
   if constexpr (WEFT_HAS_WARPGROUPS)
-    differentiate_keys<T, D> (b);
+    differentiate_keys<T, D> (b, order);
   else
     no_warpgroups ();
 }
@@ -585,8 +541,11 @@ run_bwd (const struct weft_cuda_launch *l, const struct attention_call *c,
   const struct attention &a = c->a;
   backward_of<T> b = { a,           (const T *) c->q, (const T *) c->kv, (const T *) c->dout, known,
                        (T *) c->dq, (T *) c->dkv,     c->adds_q,         c->adds_kv };
-  dim3 by_query (tiles_of<ROWS> (a.queries), (unsigned) (a.batch * a.heads)),
-      by_key (tiles_of<ROWS> (a.keys), (unsigned) (a.batch * a.groups));
+  dim3 by_query (tiles_of<ROWS> (a.queries), (unsigned) (a.batch * a.heads));
+  /* a block reads the queries and output gradients of all heads of its group */
+  const uint64_t group_bytes =
+      a.heads / a.groups * a.queries.tokens * (a.width + a.value) * sizeof (T);
+  struct order order = order_of (a.batch * a.groups, group_bytes, tiles_of<ROWS> (a.keys));
   const size_t q_bytes = queries_bytes<T, D> (), k_bytes = keys_bytes<T, D> ();
   const char *error = allow (warpgroup_queries<T, D>, q_bytes);
 
@@ -594,7 +553,8 @@ run_bwd (const struct weft_cuda_launch *l, const struct attention_call *c,
   if (error)
     return error;
   WEFT_LAUNCH ((warpgroup_queries<T, D>), by_query, THREADS, q_bytes, l->stream, b);
-  WEFT_LAUNCH ((warpgroup_keys<T, D>), by_key, THREADS, k_bytes, l->stream, b);
+  WEFT_LAUNCH ((warpgroup_keys<T, D>), order.heads * order.tiles, THREADS, k_bytes, l->stream, b,
+               order);
   return launched ();
 }
 

@@ -72,9 +72,9 @@ weft_cuda_find_experts (const struct weft_cuda_launch *l, const struct weft_cuda
 
 /* ------------------------------------------------------------------------------- tiles */
 
-/* Both factors are stored as lines (struct sheet). Forward: a line is a row of x or of the weights.
- * dgrad: a line is a row of dy, or one term of all columns of the weights. wgrad: a line is one
- * term of both factors. */
+/* Computes one tile of a product. A line of a factor (struct sheet) is a stored row: forward of x
+ * and of the weights, dgrad of dy and of the weights, wgrad of dy and of x. A factor is "turned" if
+ * the inner dimension of the product runs across its lines: the weights in dgrad, both in wgrad. */
 template <enum way WAY, class T>
 __global__ void
 __launch_bounds__ (TILE_THREADS) tiles (struct grouped g)

@@ -26,6 +26,7 @@ MOST_THREADS, FRAME, REGISTERS = 0x05, 0x11, 0x2F
 SHARED = {80: 164, 90: 228, 100: 228}
 WORD = {80: "sm_80", 90: "sm_90a", 100: "sm_100"}
 THREADS = 256  # of kernels without launch bounds
+EMPTY = 4  # registers of a kernel whose body is compiled for other GPUs only
 
 
 FIRST = """# Resources of the CUDA kernels
@@ -206,6 +207,8 @@ def complaints(found, rows):
         if not names:
             yield f"hot.def: found no kernel {row.name}"
         for name in names:
+            if max(use[0] for use in found[name].values()) <= EMPTY:
+                yield f"{name}: found it empty on every GPU, wanted code for one: see the architectures in module.cmake"
             for arch, use in found[name].items():
                 if use[1] > row.stack:
                     yield f"{name}: found {use[1]} bytes of stack on {WORD[arch]}, wanted at most {row.stack}"

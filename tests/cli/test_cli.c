@@ -605,7 +605,7 @@ a_trace_is_written_beside_the_answer (void **state)
 static void
 the_page_is_whole_in_itself_and_well_formed (void **state)
 {
-  static const char *const elsewhere[] = { "http", "src=", "url(", "<link", "<script" };
+  static const char *const elsewhere[] = { "http", "src=", "url(", "<link", "import(" };
   static const GMarkupParser parser = { 0 };
   g_autofree char *folder = g_dir_make_tmp ("weft-cli-XXXXXX", NULL);
   g_autofree char *path = g_build_filename (folder, "r.html", NULL);

@@ -32,7 +32,7 @@ assert_buckets (const struct weft_layout *l, const struct weft_bucket *wanted, u
 /* Asserts which buckets are launched together. `wanted` lists the bucket numbers of each launch,
  * and ends each launch with a bar: "0 1 | 2 | ". */
 static void
-assert_groups (struct weft_layout *l, enum weft_launch launch, const char *wanted)
+assert_groups (struct weft_layout *l, enum weft_bucket_launch launch, const char *wanted)
 {
   g_autoptr (GString) text = g_string_new (NULL);
 

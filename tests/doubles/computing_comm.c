@@ -62,9 +62,9 @@ meeting_at (GPtrArray *list, uint32_t at, uint32_t n)
   return g_ptr_array_index (list, at);
 }
 
-/* Returns the collective or transfer with a number, and makes it if it does not exist yet. way =
- * from * n + to: transfer number `at` from one member to another. way = n * n: collective number
- * `at`. The key of a collective or transfer is the same in all processes. */
+/* Returns a collective or a transfer of the communicator, and creates it if it does not exist yet.
+ * With way = n * n it is collective number `at` of all n members. With way = from * n + to it is
+ * transfer number `at` from member `from` to member `to`. Its key is the same in all processes. */
 static struct computing_meeting *
 named_meeting (const struct clique *c, uint32_t way, uint32_t at)
 {

@@ -1,4 +1,5 @@
 #include "tests/doubles/computing_cuda.h"
+#include "exec_gpu/cuda/module/fused.h"
 #include "exec_gpu/cuda/module/sums.h"
 #include "kernels/cuda/table.h"
 #include "tests/doubles/emulated_cuda.h"
@@ -805,8 +806,9 @@ has_kernel (void *self, enum weft_op_kind kind)
 static uint64_t
 scratch (void *self, const struct weft_kernel *k)
 {
-  uint64_t own = weft_cuda_scratch (k->kind, &k->shape);
-  return MAX (own, computing_fused_scratch (self, k));
+  uint64_t own = weft_cuda_scratch (k->kind, &k->shape),
+           producer = weft_fused_producer_scratch (k, ((computing_cuda *) self)->warpgroups);
+  return MAX (MAX (own, producer), computing_fused_scratch (self, k));
 }
 
 static struct weft_gpu_calls

@@ -81,7 +81,7 @@ struct weft_cudnn_attention;
 typedef struct computing_cuda {
   struct weft_gpu_calls calls;
   uint32_t devices;    /* number of GPUs that the test reports to Weft; default 64 */
-  gboolean warpgroups; /* TRUE: the devices support wgmma; FALSE by default */
+  uint8_t warpgroups; /* enum weft_cuda_warpgroups; the devices have none by default */
   GRand *rand;         /* random order of work; NULL: work runs in the order of the calls */
   /* Not NULL: the other ranks of the job are in other processes. This process then has one rank,
    * and work runs in the order of calls. */

@@ -1,6 +1,7 @@
 #include "tests/doubles/emulated_cuda.hh"
 #include "core/base/sanitize.h"
 #include "tests/doubles/emulated_cuda.h"
+#include "tests/doubles/emulated_pipeline.hh"
 #include "tests/doubles/emulated_races.hh"
 #include <map>
 #include <memory>
@@ -134,7 +135,7 @@ struct copy {
   size_t bytes;
 };
 
-enum state { READY, AT_BARRIER, IN_EXCHANGE, ENDED };
+enum state { READY, AT_BARRIER, IN_EXCHANGE, ASLEEP, ENDED };
 
 /* A stack on which kernel threads run. Threads that end without waiting run one after the other on
  * one stack. */
@@ -148,7 +149,8 @@ struct thread {
   emulated_index index;
   uint32_t warp, lane;
   enum state state;
-  int line; /* where the thread waits: source line of its barrier */
+  int line;             /* where the thread waits: source line of its barrier */
+  const void *waits_on; /* ASLEEP: the object that wakes the thread */
   /* groups of cp.async of the thread; the last group is not committed yet */
   std::vector<std::vector<copy>> groups;
 };
@@ -243,6 +245,31 @@ __syncthreads (int line)
   set_state (now, AT_BARRIER);
   hand_over (now, next_lane (now));
   emulated_races_go_on (0, which);
+}
+
+void
+emulated_sleep (const void *on)
+{
+  now->waits_on = on;
+  set_state (now, ASLEEP);
+  hand_over (now, next_lane (now));
+}
+
+void
+emulated_wake (const void *on)
+{
+  for (thread &t : threads)
+    if (t.state == ASLEEP && t.waits_on == on)
+      set_state (&t, READY);
+}
+
+bool
+emulated_is_awaited (const void *object)
+{
+  for (const thread &t : threads)
+    if (t.state == ASLEEP && t.waits_on == object)
+      return true;
+  return false;
 }
 
 /* Returns the index of the thread of the block that starts next. */
@@ -545,7 +572,7 @@ check_warp (size_t first, size_t n)
 
   for (size_t i = 0; i < n; i++) {
     enum state state = threads[first + i].state;
-    if (state == AT_BARRIER)
+    if (state == AT_BARRIER || state == ASLEEP)
       return;
     waits += state == IN_EXCHANGE;
     ended = state == ENDED ? i : ended;
@@ -572,7 +599,7 @@ finish_barrier (void)
   const thread *any = NULL;
 
   for (const thread &t : threads) {
-    if (t.state == READY || t.state == IN_EXCHANGE)
+    if (t.state == READY || t.state == IN_EXCHANGE || t.state == ASLEEP)
       return false;
     any = t.state == AT_BARRIER ? &t : any;
   }
@@ -616,7 +643,7 @@ run_block (void)
     for (size_t i = 0; i < warps.size (); i++)
       moved = run_warp ((reversed ? warps.size () - 1 - i : i) * WARP) || moved;
     moved = finish_barrier () || moved;
-    if (!moved)
+    if (!moved && !emulated_pipeline_deliver (reversed))
       die ("deadlock: lanes of a warp, or threads of a block, wait for each other");
   }
 }
@@ -747,8 +774,10 @@ run_at (unsigned x, unsigned y, unsigned z, size_t shared)
   emulated_races_open_block ();
   forget_shared (shared);
   emulated_products_open (shared);
+  emulated_pipeline_open (shared);
   run_block ();
   emulated_products_close ();
+  emulated_pipeline_close ();
   check_guard (shared);
 }
 

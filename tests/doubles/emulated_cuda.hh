@@ -77,6 +77,11 @@ void emulated_meet (void *mine, emulated_maker *make, int line);
 /* Fails unless the mask of a warp exchange names all 32 lanes. */
 void emulated_all_lanes (unsigned mask);
 
+/* The running thread stops until a thread or an arriving copy calls emulated_wake() for the same
+ * object. */
+void emulated_sleep (const void *on);
+void emulated_wake (const void *on);
+
 /* Checks a read of `bytes` by an instruction that requires aligned shared memory. */
 void emulated_read_shared (const void *at, size_t bytes);
 

@@ -93,6 +93,7 @@ emulated_products_open (size_t shared)
   bytes = shared;
   flights.clear ();
   warpgroups.clear ();
+  unseen.clear ();
 }
 
 /* Checks that the four warps of each warpgroup have issued the same number of wgmma products. */
@@ -151,6 +152,17 @@ emulated_copies_are_seen (void)
   for (size_t at : mine ()->copies)
     unseen[at] = 0;
   mine ()->copies.clear ();
+}
+
+bool
+emulated_is_seen (const void *from, size_t n)
+{
+  size_t at = (size_t) ((const uint8_t *) from - emulated_shared) / CHUNK;
+
+  for (size_t i = 0; i < n / CHUNK && at + i < unseen.size (); i++)
+    if (unseen[at + i])
+      return false;
+  return true;
 }
 
 /* A matrix in shared memory, given by its wgmma descriptor. `outer` counts rows of the left matrix

@@ -32,5 +32,10 @@ uint64_t emulated_matrix_place (uint64_t bits, bool turned, unsigned outer, unsi
 void emulated_products_open (size_t shared);
 void emulated_products_close (void);
 
-/* Called when the data of a cp.async of this thread have arrived at `to`. */
+/* Called when the data of a cp.async of this thread have arrived at `to`, or when the thread has
+ * written there. */
 void emulated_copy_arrived (const void *to);
+
+/* Whether the threads that have written this shared memory have executed the fence to the async
+ * proxy. */
+bool emulated_is_seen (const void *from, size_t bytes);

@@ -167,6 +167,18 @@ emulated_races_go_on (size_t whose, unsigned count)
 }
 
 void
+emulated_races_release (const void *object)
+{
+  __tsan_release ((void *) object);
+}
+
+void
+emulated_races_acquire (const void *object)
+{
+  __tsan_acquire ((void *) object);
+}
+
+void
 emulated_races_read (const void *from, size_t bytes)
 {
   __tsan_read_range ((void *) from, bytes);

@@ -45,6 +45,11 @@ void emulated_races_end (void);
 void emulated_races_come (size_t whose, unsigned count);
 void emulated_races_go_on (size_t whose, unsigned count);
 
+/* Accesses before a release of an object are ordered before accesses after a later acquire of
+ * it. */
+void emulated_races_release (const void *object);
+void emulated_races_acquire (const void *object);
+
 /* Reports a read of memory to the race detector. Needed for instructions that the compiler does not
  * instrument. */
 void emulated_races_read (const void *from, size_t bytes);
@@ -100,6 +105,14 @@ emulated_races_come (size_t, unsigned)
 }
 static inline void
 emulated_races_go_on (size_t, unsigned)
+{
+}
+static inline void
+emulated_races_release (const void *)
+{
+}
+static inline void
+emulated_races_acquire (const void *)
 {
 }
 static inline void

@@ -1,5 +1,5 @@
 #include "tests/doubles/emulator_trial.h"
-#include "kernels/cuda/fragments.cuh"
+#include "kernels/cuda/pipeline.cuh"
 #include "tests/doubles/emulated_cuda.h"
 #include "tests/doubles/fenced.h"
 
@@ -11,7 +11,7 @@ alignas (16) static uint16_t memory[8 * WORDS + 8];
 static void
 use (float x)
 {
-  asm volatile ("" : : "r"(x));
+  asm volatile("" : : "r"(x));
 }
 
 __global__ void
@@ -56,7 +56,7 @@ keep (enum emulator_fault fault)
 {
   int own[4] = { 1, 2, 3, 4 }, *at = own;
 
-  asm ("" : "+r"(at));
+  asm("" : "+r"(at));
   __syncthreads ();
   use ((float) at[fault == EMULATOR_OWN_BEHIND ? 4 : 3]);
 }
@@ -121,6 +121,105 @@ nothing (void)
 {
 }
 
+/* ----------------------------------------------------------------------------- pipelines */
+
+enum { BOX = 64 /* rows and columns */, BOX_BYTES = BOX * BOX * 2, PIPE_THREADS = 3 * GROUP };
+enum { PIPE_BYTES = 2 * BOX_BYTES + 64, FLOATS = 4 };
+
+struct pipe {
+  enum emulator_fault fault;
+  tensor_map map;
+  float *sum;
+  uint32_t *turn;
+};
+
+/* The producer: copies a box, waits until it was read, and adds four floats to device memory. */
+static void
+feed (const struct pipe &p, uint8_t *box, uint64_t *full, uint64_t *empty)
+{
+  static const int more[] = { -16, 16 };
+  bool wrong = p.fault == EMULATOR_BYTES_FEW || p.fault == EMULATOR_BYTES_MANY;
+  float *floats = (float *) (box + BOX_BYTES);
+
+  mbarrier_expect (full, BOX_BYTES + (wrong ? more[p.fault == EMULATOR_BYTES_MANY] : 0));
+  load_box (box + (p.fault == EMULATOR_BOX_ASKEW ? 64 : 0), &p.map, tensor_place{}, full);
+  mbarrier_wait (empty, 0);
+  for (int i = 0; i < FLOATS; i++)
+    store_for_products (floats + i, 1.0f);
+  if (p.fault != EMULATOR_STORE_UNSEEN)
+    copies_are_seen ();
+  turn_wait (p.turn, p.fault == EMULATOR_TURN_EARLY ? 1 : 0);
+  add_floats (p.sum, floats, sizeof *floats * FLOATS);
+  stores_commit ();
+  stores_have_read ();
+  if (p.fault != EMULATOR_STORE_LEFT)
+    stores_are_done<0> ();
+  turn_pass (p.turn);
+}
+
+static void
+read_box (const struct pipe &p, uint64_t *full, uint64_t *empty)
+{
+  mbarrier_wait (full, 0);
+  if (p.fault == EMULATOR_PHASE_NEVER)
+    mbarrier_wait (full, 1);
+  named_sync (1, p.fault == EMULATOR_NAMED_APART && threadIdx.x >= GROUP ? GROUP : 2 * GROUP);
+  if (p.fault == EMULATOR_NAMED_LEFT)
+    named_arrive (2, 3 * GROUP);
+  if (threadIdx.x == 0)
+    mbarrier_arrive (empty);
+  if (threadIdx.x == 0 && p.fault == EMULATOR_PHASE_LEFT)
+    mbarrier_arrive (empty + 1);
+  if (threadIdx.x == 0 && p.fault == EMULATOR_ARRIVAL_MORE)
+    mbarrier_arrive (full), mbarrier_expect (full, 16), mbarrier_arrive (full);
+}
+
+__global__ void
+flow (struct pipe p)
+{
+  WEFT_TILES_SHARED (uint8_t, box);
+  uint64_t *full = (uint64_t *) (box + 2 * BOX_BYTES), *empty = full + 1;
+
+  if (threadIdx.x == 0) {
+    mbarrier_init (full, 1);
+    mbarrier_init (empty, 1);
+    mbarrier_init (empty + 1, 2);
+    if (p.fault != EMULATOR_MBARRIER_UNSEEN)
+      mbarriers_are_seen ();
+  }
+  __syncthreads ();
+  if (warpgroup_number () == 2) {
+    if (p.fault == EMULATOR_GIVEN_ODD)
+      registers_give<28> ();
+    else
+      registers_give<24> ();
+    if (threadIdx.x == 2 * GROUP)
+      feed (p, box, full, empty);
+  } else {
+    if (p.fault == EMULATOR_TAKEN_MORE)
+      registers_take<248> ();
+    else if (p.fault != EMULATOR_TAKEN_APART || threadIdx.x >= 32)
+      registers_take<240> ();
+    read_box (p, full, empty);
+  }
+}
+
+static void
+try_pipe (enum emulator_fault fault)
+{
+  alignas (16) static float sum[FLOATS];
+  uint32_t turn = 0;
+  uint64_t row = fault == EMULATOR_MAP_ASKEW ? 8 : 16; /* bytes */
+  const struct tensor_view v = {
+    memory, { 8, 8, 1, 1, 1 }, { row, row * 8, row * 8, row * 8 }, { BOX, BOX, 1, 1, 1 }
+  };
+  struct pipe p = { fault, {}, sum, &turn };
+
+  if (make_map (&p.map, v))
+    abort ();
+  WEFT_LAUNCH (flow, 1, PIPE_THREADS, PIPE_BYTES, NULL, p);
+}
+
 static void
 try_memory (enum emulator_fault fault)
 {
@@ -145,6 +244,7 @@ emulator_try (enum emulator_fault fault)
   WEFT_LAUNCH (nothing, grid, block, shared, NULL);
   WEFT_LAUNCH (meet, 1, 64, 0, NULL, fault);
   try_memory (fault);
+  try_pipe (fault);
   float once = 0, *to = &once;
   WEFT_LAUNCH (share, 2, 64, 64 * 16, NULL, fault, to);
 }

@@ -28,6 +28,23 @@ enum emulator_fault {
   EMULATOR_PAGE_READ,     /* a read behind memory that ends at the end of a page (fenced.h) */
   EMULATOR_PAGE_WRITTEN,  /* a write in front of memory that begins at the begin of a page */
   EMULATOR_SLACK_WRITTEN, /* a write behind memory that ends inside a page */
+  /* the following break rules of kernels/cuda/pipeline.cuh */
+  EMULATOR_MBARRIER_UNSEEN, /* a copy counts at an mbarrier that was not made visible */
+  EMULATOR_PHASE_NEVER,     /* a wait for a phase that never ends */
+  EMULATOR_PHASE_LEFT,      /* a block ends in the middle of a phase */
+  EMULATOR_ARRIVAL_MORE,    /* two arrivals in a phase of one */
+  EMULATOR_BYTES_FEW,       /* an mbarrier expects fewer bytes than are copied */
+  EMULATOR_BYTES_MANY,
+  EMULATOR_BOX_ASKEW,    /* a box is copied to an address that is no multiple of 128 */
+  EMULATOR_MAP_ASKEW,    /* a tensor map whose rows begin at multiples of eight bytes */
+  EMULATOR_NAMED_APART,  /* threads at a named barrier count different numbers of threads */
+  EMULATOR_NAMED_LEFT,   /* a thread arrives at a named barrier that nobody completes */
+  EMULATOR_GIVEN_ODD,    /* setmaxnreg of a number that is no multiple of 8 */
+  EMULATOR_TAKEN_MORE,   /* warpgroups take more registers than were given */
+  EMULATOR_TAKEN_APART,  /* a warp does not take the registers that the others take */
+  EMULATOR_STORE_UNSEEN, /* a bulk store of data without a fence to the async proxy */
+  EMULATOR_STORE_LEFT,   /* a block ends before its bulk stores are done */
+  EMULATOR_TURN_EARLY,   /* a block waits for a block that has not run */
 
   /* the first of the faults that only the address sanitizer finds */
   EMULATOR_ADDRESSES,

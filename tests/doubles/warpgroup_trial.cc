@@ -1,5 +1,5 @@
 #include "tests/doubles/warpgroup_trial.h"
-#include "kernels/cuda/warpgroup.cuh"
+#include "kernels/cuda/pipeline.cuh"
 #include "tests/doubles/emulated_cuda.h"
 
 enum { ROWS = TRIAL_ROWS, ALL_TERMS = TRIAL_TERMS, THREADS = 2 * GROUP };
@@ -217,9 +217,7 @@ place_in (unsigned row, unsigned column)
 uint64_t
 warpgroup_describe (const struct warpgroup_view *v)
 {
-  return v->rows == 64    ? describe<64> (v)
-         : v->rows == 128 ? describe<128> (v)
-                          : describe<256> (v);
+  return v->rows == 64 ? describe<64> (v) : v->rows == 128 ? describe<128> (v) : describe<256> (v);
 }
 
 unsigned
@@ -234,4 +232,28 @@ unsigned
 warpgroup_read (uint64_t bits, bool turned, unsigned outer, unsigned term)
 {
   return (unsigned) emulated_matrix_place (bits, turned, outer, term);
+}
+
+void
+warpgroup_copy (const struct warpgroup_matrix *m, int row, int column, uint16_t *tile)
+{
+  const uint64_t step = m->columns * sizeof *m->at, all = step * m->rows;
+  const struct tensor_view v = { m->at,
+                                 { m->columns, m->rows, 1, 1, 1 },
+                                 { step, all, all, all },
+                                 { WARPGROUP_BOX, WARPGROUP_BOX, 1, 1, 1 } };
+  const unsigned bytes = WARPGROUP_BOX * WARPGROUP_BOX * sizeof *tile;
+  tensor_map map;
+
+  if (make_map (&map, v))
+    abort ();
+  emulated_run (NULL, dim3 (1), dim3 (1), bytes + sizeof (uint64_t), [&] {
+    uint64_t *full = (uint64_t *) (emulated_shared + bytes);
+    mbarrier_init (full, 1);
+    mbarriers_are_seen ();
+    mbarrier_expect (full, bytes);
+    load_box (emulated_shared, &map, tensor_place{ { column, row } }, full);
+    mbarrier_wait (full, 0);
+    memcpy (tile, emulated_shared, bytes);
+  });
 }

@@ -53,6 +53,16 @@ unsigned warpgroup_place (unsigned rows, unsigned row, unsigned column);
 /* Byte offset at which the emulator reads an element of the matrix with this descriptor. */
 unsigned warpgroup_read (uint64_t bits, bool turned, unsigned outer, unsigned term);
 
+/* Copies a box of 64 rows and 64 columns, which begins at this row and column of a matrix, by a
+ * tensor map, and writes its tile to `tile` as it is in shared memory. */
+enum { WARPGROUP_BOX = 64 };
+struct warpgroup_matrix {
+  const uint16_t *at; /* a multiple of 16; rows follow each other at once */
+  unsigned rows, columns;
+};
+void warpgroup_copy (const struct warpgroup_matrix *matrix, int row, int column,
+                     uint16_t tile[WARPGROUP_BOX * WARPGROUP_BOX]);
+
 #ifdef __cplusplus
 }
 #endif

@@ -3,6 +3,8 @@
  * test_gpu_kernels.c makes the same calls on a GPU.
  *
  * test_emulated cuda_kernels [-- OP]: all cases, or those of one op */
+#include "exec_gpu/cuda/module/fused.h"
+#include "kernels/cuda/producer.h"
 #include "kernels/cuda/table.h"
 #include "tests/made/cuda_case.h"
 #include "tests/doubles/emulated_cuda.h"
@@ -18,20 +20,21 @@ has_kernel (void *user, enum weft_op_kind kind)
   return weft_cuda_launchers[kind] != NULL;
 }
 
-/* An emulated device. `warpgroups`: whether it has wgmma. `askew`: in every askew-th call, operands
+/* An emulated device. `warpgroups`: its use of wgmma. `askew`: in every askew-th call, operands
  * begin one element after an aligned address, as slices of arrays may; 0: in no call. */
 struct how {
-  gboolean warpgroups;
+  enum weft_cuda_warpgroups warpgroups;
   unsigned askew;
 };
 
 static void
-run (const struct weft_kernel *k, gboolean warpgroups, gboolean again)
+run (const struct weft_kernel *k, enum weft_cuda_warpgroups warpgroups, gboolean again)
 {
   struct weft_cuda_launch l = weft_cuda_launch_of (k);
 
   l.warpgroups = (uint8_t) warpgroups;
   l.scratch_bytes = weft_cuda_scratch (k->kind, &k->shape);
+  l.scratch_bytes = MAX (l.scratch_bytes, weft_fused_producer_scratch (k, l.warpgroups));
   l.scratch = l.scratch_bytes ? fenced_new (l.scratch_bytes, 0, !again) : NULL;
   assert_null (weft_cuda_launchers[k->kind](&l));
   fenced_free (l.scratch);
@@ -111,14 +114,16 @@ launch (void *user, const struct weft_kernel *k, gboolean again)
   run_fenced (k, how, how->askew && n % how->askew == 0, again);
 }
 
-static struct how plain = { FALSE, 0 }, some_askew = { FALSE, 4 }, all_askew = { FALSE, 1 },
-                  warpgroups = { TRUE, 0 };
+static struct how plain = { WEFT_NO_WARPGROUPS, 0 }, some_askew = { WEFT_NO_WARPGROUPS, 4 },
+                  all_askew = { WEFT_NO_WARPGROUPS, 1 }, warpgroups = { WEFT_WARPGROUPS, 0 },
+                  producing = { WEFT_WARPGROUPS_PRODUCER, 0 };
 static struct cuda_case_device device = { has_kernel, launch, &plain },
                                sometimes = { has_kernel, launch, &some_askew },
                                askew = { has_kernel, launch, &all_askew };
 
 /* a device of compute capability 9.0, which has wgmma */
-static struct cuda_case_device hopper = { has_kernel, launch, &warpgroups };
+static struct cuda_case_device hopper = { has_kernel, launch, &warpgroups },
+                               producer = { has_kernel, launch, &producing };
 
 static void
 a_cuda_kernel_does_what_its_reference_does (void **state)
@@ -160,6 +165,20 @@ attention_of_warpgroups_is_that_of_the_cpu (void **state)
 {
   (void) state;
   cuda_case_attention (&hopper);
+}
+
+static void
+attention_with_a_producer_warp_does_what_the_reference_does (void **state)
+{
+  (void) state;
+  cuda_case_tiles (&producer);
+}
+
+static void
+attention_with_a_producer_warp_is_that_of_the_cpu (void **state)
+{
+  (void) state;
+  cuda_case_attention (&producer);
 }
 
 static void
@@ -219,7 +238,8 @@ every_kernel_of_cuda_has_a_case (void **state)
 static int
 read_op (int argc, char **argv)
 {
-  device.only = sometimes.only = askew.only = hopper.only = argc > 1 ? argv[1] : NULL;
+  device.only = sometimes.only = askew.only = hopper.only = producer.only =
+      argc > 1 ? argv[1] : NULL;
   return WEFT_TESTS_RUN;
 }
 
@@ -230,6 +250,8 @@ static const struct CMUnitTest tests[] = {
   cmocka_unit_test (attention_on_cuda_is_that_of_the_cpu),
   cmocka_unit_test (attention_of_warpgroups_does_what_the_reference_does),
   cmocka_unit_test (attention_of_warpgroups_is_that_of_the_cpu),
+  cmocka_unit_test (attention_with_a_producer_warp_does_what_the_reference_does),
+  cmocka_unit_test (attention_with_a_producer_warp_is_that_of_the_cpu),
   cmocka_unit_test (unfused_attention_on_cuda_is_that_of_the_cpu),
   cmocka_unit_test (numbers_of_one_byte_on_cuda_are_those_of_the_cpu),
   cmocka_unit_test (experts_on_cuda_do_what_their_references_do),

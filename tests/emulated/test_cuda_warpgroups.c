@@ -1,6 +1,7 @@
 /* Training steps on a double of a device with wgmma (compute capability 9.0): attention and grouped
  * GEMM in 16 bits and fp8 must use wgmma kernels, and results must be near those of the CPU. */
 #include "core/base/sanitize.h"
+#include "kernels/cuda/producer.h"
 #include "tests/doubles/computing_cuda.h"
 #include "tests/doubles/emulated_cuda.h"
 #include "tests/made/trained_cases.h"
@@ -54,9 +55,30 @@ steps_without_them_are_so_too (void **state)
     check (i, FALSE);
 }
 
+/* The same with a producer warp. Its backward takes whole sequences only. */
+static void
+steps_with_a_producer_warp_are_those_of_the_cpu (void **state)
+{
+  (void) state;
+  for (uint32_t i = 0; i < trained_n_wide; i += 2 * SPARSE) {
+    const struct trained_wide *c = &trained_wide[i];
+    uint64_t forward = emulated_launches ("producer_forward"),
+             backward = emulated_launches ("producer_backward");
+    if (!(c->by & TRAINED_ATTENTION))
+      continue;
+    g_autoptr (computing_cuda) d = computing_cuda_new (i);
+    d->warpgroups = WEFT_WARPGROUPS_PRODUCER;
+    assert_true (trained_wide_as_on_the_cpu (&d->calls, i, i % 3 == 0));
+    assert_true (emulated_launches ("producer_forward") > forward);
+    assert_int_equal (emulated_launches ("producer_backward") > backward,
+                      !strstr (c->words, "context_parallel_size"));
+  }
+}
+
 static const struct CMUnitTest tests[] = {
   cmocka_unit_test (steps_by_warpgroups_are_those_of_the_cpu),
   cmocka_unit_test (steps_without_them_are_so_too),
+  cmocka_unit_test (steps_with_a_producer_warp_are_those_of_the_cpu),
 };
 
-WEFT_TESTS (tests, .seconds = 5)
+WEFT_TESTS (tests, .seconds = 7)

@@ -4,6 +4,7 @@
 #include "exec_gpu/cuda/module/fused.h"
 #include "kernels/bind.h"
 #include "kernels/cuda/cudnn_attention.h"
+#include "kernels/cuda/producer.h"
 #include "kernels/cuda/table.h"
 #include "tests/doubles/computing_cuda.h"
 #include "tests/made/cuda_case.h"
@@ -358,6 +359,39 @@ auto_takes_what_runs_and_its_own_without_room_to_try (void **state)
   }
 }
 
+/* On a GPU with warpgroup instructions, auto also measures the kernel with a producer warp, last;
+ * WEFT_WARPGROUPS=0 excludes it. */
+static void
+auto_takes_a_producer_warp_if_it_was_quickest (void **state)
+{
+  static const float takes[][3] = { { 3, 2, 1 }, { 1, 2, 3 }, { 3, 1, 2 }, { 2, -1, 1 } };
+
+  (void) state;
+  for (unsigned i = 0; i < G_N_ELEMENTS (takes); i++) {
+    struct weft_fused *f = weft_fused_new (&playing_cudnn);
+    struct tried t = open_tried ("auto");
+    struct weft_kernel *k = &t.kernel[0];
+    gboolean produces = i % 3 == 0;
+    /* heads of the model are too narrow for warpgroups */
+    for (uint32_t o = 0; o < WEFT_MOST_OPERANDS; o++)
+      k->operand[o].n *= 64 / k->shape.dim[4];
+    k->shape.dim[4] = 64;
+    struct weft_cuda_launch l = weft_cuda_launch_of (k);
+    l.stream = &l;
+    l.scratch = t.scratch;
+    l.scratch_bytes = SCRATCH;
+    l.warpgroups = WEFT_WARPGROUPS;
+    memcpy (playing_trial.takes, takes[i], sizeof takes[i]);
+    assert_null (weft_fused_try (f, 0, k, &l, "a GPU with warpgroups"));
+    assert_int_equal (playing_trial.n_runs, 3);
+    assert_int_equal (weft_fused_warpgroups (f, 0, k, WEFT_WARPGROUPS),
+                      produces ? WEFT_WARPGROUPS_PRODUCER : WEFT_WARPGROUPS);
+    assert_int_equal (weft_fused_warpgroups (f, 0, k, WEFT_NO_WARPGROUPS), WEFT_NO_WARPGROUPS);
+    weft_fused_free (f);
+    close_tried (&t);
+  }
+}
+
 /* The choice of cuDNN is saved before the own kernel runs: if that does not end, the next run
  * computes with cuDNN. */
 static void
@@ -559,6 +593,7 @@ static const struct CMUnitTest tests[] = {
   cmocka_unit_test (parts_of_sequences_are_left_to_our_own_kernels),
   cmocka_unit_test (auto_takes_what_was_quicker_and_tries_once),
   cmocka_unit_test (auto_takes_what_runs_and_its_own_without_room_to_try),
+  cmocka_unit_test (auto_takes_a_producer_warp_if_it_was_quickest),
   cmocka_unit_test (an_own_kernel_that_does_not_end_leaves_the_choice_of_the_library),
   cmocka_unit_test (fused_and_flash_try_nothing),
   cmocka_unit_test (auto_without_the_library_is_no_news),

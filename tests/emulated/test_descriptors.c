@@ -66,10 +66,10 @@ static struct layout
 canonical (uint64_t bits, bool turned)
 {
   unsigned lbo = (bits >> 16 & 0x3fff) * EACH, sbo = (bits >> 32 & 0x3fff) * EACH;
-  const struct layout
-      k_major = { { { { 8, 8 * EACH }, { 32, sbo } } }, { { { EACH, 1 }, { 2, EACH } } } },
-      mn_major = { { { { EACH, 1 }, { 8, EACH }, { 4, lbo } } },
-                   { { { 8, 8 * EACH }, { 2, sbo } } } };
+  const struct layout k_major = { { { { 8, 8 * EACH }, { 32, sbo } } },
+                                  { { { EACH, 1 }, { 2, EACH } } } },
+                      mn_major = { { { { EACH, 1 }, { 8, EACH }, { 4, lbo } } },
+                                   { { { 8, 8 * EACH }, { 2, sbo } } } };
 
   return turned ? mn_major : k_major;
 }
@@ -165,8 +165,32 @@ descriptors_mean_the_tiles_that_they_are_of (void **state)
   }
 }
 
+/* A box that ends beyond its matrix: the tile has zeros there, and all other elements where kernels
+ * and wgmma expect them. */
+static void
+boxes_of_tensor_maps_are_tiles (void **state)
+{
+  enum { ROWS = 50, COLUMNS = 80, ROW = 10, COLUMN = 40 };
+  uint16_t *at = g_aligned_alloc (ROWS * COLUMNS, sizeof *at, 16);
+  const struct warpgroup_matrix matrix = { at, ROWS, COLUMNS };
+  uint16_t tile[WARPGROUP_BOX * WARPGROUP_BOX];
+
+  (void) state;
+  for (unsigned i = 0; i < ROWS * COLUMNS; i++)
+    at[i] = (uint16_t) (i + 1);
+  warpgroup_copy (&matrix, ROW, COLUMN, tile);
+  for (unsigned row = 0; row < WARPGROUP_BOX; row++)
+    for (unsigned column = 0; column < WARPGROUP_BOX; column++) {
+      gboolean there = ROW + row < ROWS && COLUMN + column < COLUMNS;
+      unsigned found = tile[warpgroup_place (WARPGROUP_BOX, row, column) / ELEMENT];
+      assert_int_equal (found, there ? at[(ROW + row) * COLUMNS + COLUMN + column] : 0);
+    }
+  g_aligned_free (at);
+}
+
 static const struct CMUnitTest tests[] = {
   cmocka_unit_test (kernels_put_elements_where_the_layout_has_them),
+  cmocka_unit_test (boxes_of_tensor_maps_are_tiles),
   cmocka_unit_test (descriptors_mean_the_tiles_that_they_are_of),
 };
 

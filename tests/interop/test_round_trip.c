@@ -6,7 +6,8 @@
 
 enum { N_JOB = 30, N_TARGET = 8 };
 
-/* A model that software with named models has, in place of the drawn one. */
+/* Settings of a model that torchtitan knows by name. In half of the jobs they replace the model
+ * that was drawn at random, because torchtitan accepts only models that it knows. */
 static const char known_model[] =
     " model=qwen3-0.6b num_layers=28 hidden_size=1024 ffn_hidden_size=3072 num_attention_heads=16"
     " num_query_groups=8 kv_channels=128 vocab_size=151936 seq_length=4096 activation=swiglu"
@@ -28,7 +29,7 @@ draw (GRand *rand, struct weft_job *job)
   }
 }
 
-/* Whether the training program says a setting, and not the exported configuration. */
+/* Whether the training program sets a setting, and not the exported configuration. */
 static gboolean
 is_elsewhere (const weft_interop_result *out, const char *setting)
 {

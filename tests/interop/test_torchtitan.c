@@ -92,7 +92,7 @@ what_weft_does_not_have_is_refused_by_name (void **state)
   assert_refused (MODEL "[activation_checkpoint]\nselective_ac_option = \"op\"\n",
                   "wanted a number: every n-th layer");
   assert_refused (MODEL "[parallelism]\npipeline_parallel_schedule = \"ZB\"\n",
-                  "wanted 1F1B, Interleaved1F1B");
+                  "wanted one of 1F1B, Interleaved1F1B");
   assert_refused (MODEL "[parallelism]\ndata_parallel_replicate_degree = 2\n"
                         "data_parallel_shard_degree = 1\n",
                   "DDP under autocast");

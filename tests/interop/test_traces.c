@@ -4,9 +4,11 @@
 #include "core/exec/exec.h"
 #include "core/report/trace.h"
 #include "core/report/waterfall.h"
+#include "interop/traces/costs.h"
 #include "interop/traces/kineto.h"
 #include "interop/traces/measured.h"
 #include "interop/traces/names.h"
+#include "interop/traces/stack_fit.h"
 #include "tests/runner/folder.h"
 #include "tests/runner/runner.h"
 #include <glib/gstdio.h>
@@ -232,6 +234,114 @@ a_trace_of_weft_comes_back_as_the_same_classes_and_times (void **state)
   check_same (&predicted, &m->mean, (double) t->n_ops);
 }
 
+/* The cost table of a trace that weft sim wrote has the seconds of every op, and no other. */
+static void
+a_cost_table_has_the_seconds_of_the_traced_ops (void **state)
+{
+  g_autofree char *path = g_build_filename (*state, "own.json", NULL);
+  g_autoptr (GError) error = NULL;
+  const struct weft_exec_options options = { 0 };
+  g_autoptr (weft_plan) plan = pipelined_plan ();
+  g_autoptr (weft_timeline) t = weft_exec_run (&weft_exec_clock, plan, &options, &error);
+
+  if (!t || !weft_trace_write (plan, t, 0, path, &error))
+    fail_msg ("%s", error->message);
+  g_autoptr (weft_trace) trace = load (path);
+  g_autoptr (weft_measured) m = measure (plan, trace, NULL);
+  g_autoptr (weft_costs) costs = weft_costs_new (plan, t, trace, m);
+  assert_true (costs->row->len > 40);
+  for (guint i = 0; i < costs->class->len; i++) {
+    const struct weft_costs_class *c = &g_array_index (costs->class, struct weft_costs_class, i);
+    assert_int_equal (c->joined, c->calls);
+  }
+  for (guint i = 0; i < costs->row->len; i++) {
+    const struct weft_measurement *r = &g_array_index (costs->row, struct weft_measurement, i);
+    const struct weft_cost cost = weft_plan_cost (plan);
+    if (weft_op_is_product (r->kind))
+      assert_near (r->seconds, weft_cost_kernel (&cost, r->kind, &r->shape, 0), 2e-9);
+  }
+}
+
+/* A profile with recorded shapes: a product of 128 x 64 with 64 x 96 is the matmul of that size.
+ * */
+static void
+shapes_of_operands_join_products (void **state)
+{
+  (void) state;
+  const struct weft_trace_options shapes = { .shapes = TRUE };
+  const struct weft_exec_options options = { 0 };
+  g_autoptr (weft_plan) plan = traced_plan ();
+  g_autoptr (GError) error = NULL;
+  g_autoptr (weft_timeline) t = weft_exec_run (&weft_exec_clock, plan, &options, &error);
+  g_autoptr (weft_trace) trace =
+      weft_trace_load (WEFT_SOURCE_DIR "/tests/traces/ranks", &shapes, &error);
+  g_autoptr (weft_measured) m = measure (plan, trace, "10");
+  g_autoptr (weft_costs) costs = weft_costs_new (plan, t, trace, m);
+  int products = 0;
+
+  for (guint i = 0; i < costs->row->len; i++) {
+    const struct weft_measurement *r = &g_array_index (costs->row, struct weft_measurement, i);
+    if (!weft_op_is_product (r->kind))
+      continue;
+    products++;
+    assert_near (r->seconds, 300e-6, 1e-12);
+  }
+  assert_int_equal (products, 1);
+}
+
+static weft_plan *
+plan_with_shares (const char *norm, const char *pointwise)
+{
+  const char *const settings[][3] = {
+    { "model", "config", "llama3-8b" },
+    { "model", "num_layers", "2" },
+    { "cluster", "topology", "dgx-h100" },
+    { "cluster", "gpus", "2" },
+    { "train", "global_batch_size", "2" },
+    { "stack", "kernel_gap", "0" },
+    { "stack", "norm_memory_share", norm },
+    { "stack", "memory_share", pointwise },
+    { "strategy", "tensor_model_parallel_size", "2" },
+  };
+  return make_plan (settings, G_N_ELEMENTS (settings));
+}
+
+static double
+fitted_value (const GArray *fitted, unsigned row)
+{
+  for (guint i = 0; i < fitted->len; i++) {
+    const struct weft_stack_fitted *f = &g_array_index (fitted, struct weft_stack_fitted, i);
+    if (f->row == row)
+      return f->after;
+  }
+  return NAN;
+}
+
+/* A profile of a stack with other shares: the fit finds these shares, and leaves the plan as it
+ * was. */
+static void
+a_stack_fit_finds_the_shares_of_the_traced_stack (void **state)
+{
+  g_autofree char *path = g_build_filename (*state, "own.json", NULL);
+  g_autoptr (GError) error = NULL;
+  const struct weft_exec_options options = { 0 };
+  g_autoptr (weft_plan) plan = plan_with_shares ("0.8", "0.9");
+  g_autoptr (weft_plan) traced = plan_with_shares ("0.4", "0.6");
+  g_autoptr (weft_timeline) t = weft_exec_run (&weft_exec_clock, traced, &options, &error);
+  double before = plan->seconds[0][0];
+
+  if (!t || !weft_trace_write (traced, t, 0, path, &error))
+    fail_msg ("%s", error->message);
+  g_autoptr (weft_trace) trace = load (path);
+  g_autoptr (weft_measured) m = measure (plan, trace, NULL);
+  g_autoptr (GArray) fitted = weft_stack_fit_new (plan, m);
+  g_autofree char *text = weft_stack_fit_print (plan, fitted, "a test");
+  assert_near (fitted_value (fitted, WEFT_STACK_norm_memory_share), 0.4, 1e-3);
+  assert_near (fitted_value (fitted, WEFT_STACK_memory_share), 0.6, 1e-3);
+  assert_true (plan->seconds[0][0] == before);
+  assert_non_null (strstr (text, "base = weft\nname = weft-fitted\n"));
+}
+
 /* ------------------------------------------------------------------------ classes */
 
 static void
@@ -352,6 +462,11 @@ static const struct CMUnitTest tests[] = {
   cmocka_unit_test (the_terms_of_a_waterfall_add_up_to_the_step),
   cmocka_unit_test (a_window_in_seconds_cuts_kernels_off),
   cmocka_unit_test_setup_teardown (a_trace_of_weft_comes_back_as_the_same_classes_and_times,
+                                   weft_test_folder_make, weft_test_folder_remove),
+  cmocka_unit_test_setup_teardown (a_cost_table_has_the_seconds_of_the_traced_ops,
+                                   weft_test_folder_make, weft_test_folder_remove),
+  cmocka_unit_test (shapes_of_operands_join_products),
+  cmocka_unit_test_setup_teardown (a_stack_fit_finds_the_shares_of_the_traced_stack,
                                    weft_test_folder_make, weft_test_folder_remove),
   cmocka_unit_test (names_of_kernels_have_classes),
   cmocka_unit_test (damaged_profiles_are_refused_with_what_was_found),

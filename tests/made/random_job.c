@@ -622,15 +622,26 @@ random_attention (GString *words, GRand *rand)
     add_word (words, "attention_dropout", "0.1");
 }
 
+/* Whether the words name a schedule that splits the backward pass. */
+static gboolean
+splits_backward (const GString *words)
+{
+  for (uint32_t i = 0; i < WEFT_N_SCHEDULE; i++) {
+    g_autofree char *word = g_strconcat ("pipeline_schedule=", weft_schedule_words[i], NULL);
+    if (weft_schedules[i].splits_backward && strstr (words->str, word))
+      return TRUE;
+  }
+  return FALSE;
+}
+
 /* In some jobs, aligns collectives of data parallelism with slots of the schedule, or defers the
  * weight gradients of the head to the end of the step. */
 static void
 random_slots (GString *words, GRand *rand)
 {
-  gboolean own =
-      strstr (words->str, "pipeline_schedule=zb") || strstr (words->str, "pipeline_schedule=v-") ||
-      strstr (words->str, "pipeline_schedule=dual") || strstr (words->str, "distributed_config") ||
-      strstr (words->str, "zero_dp_strategy=2") || strstr (words->str, "zero_dp_strategy=3");
+  gboolean own = splits_backward (words) || strstr (words->str, "distributed_config") ||
+                 strstr (words->str, "zero_dp_strategy=2") ||
+                 strstr (words->str, "zero_dp_strategy=3");
 
   if (own)
     return;
@@ -695,6 +706,8 @@ static const struct extra {
     { "use_megatron_fsdp", "distributed_config", "calculate_per_token_loss",
       "fp32_accumulation" } },
   { "pipeline_model_parallel_comm_backend=ucc", 6, { "pipeline_schedule" } },
+  { "fused_loss=0", 4 },
+  { "copies_gradients=1", 4 },
 };
 
 static void

@@ -80,7 +80,7 @@ def kineto(rank):
                    {"stream": 7, "bytes": 4096})
     events.append({"ph": "X", "cat": "cpu_op", "name": "aten::mm", "pid": 4000 + rank, "tid": 1,
                    "ts": START + rank, "dur": 3.0,
-                   "args": {"External id": 101, "Input Dims": [[1024, 64], [64, 192]],
+                   "args": {"External id": 101, "Input Dims": [[128, 64], [64, 96]],
                             "Input type": ["c10::BFloat16", "c10::BFloat16"]}})
     events.append({"name": "process_name", "ph": "M", "ts": START, "pid": rank, "tid": 0,
                    "args": {"name": "python"}})

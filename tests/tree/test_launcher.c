@@ -1,5 +1,5 @@
-/* `./weft test`: which tests a name selects, the order of flags, and the messages for unknown names
- * and flags.  These tests build nothing. */
+/* `./weft test`: which tests a name selects, the order of flags, the messages for unknown names and
+ * flags, and objects of sources that changed during a build.  These tests build nothing. */
 #include "tests/runner/folder.h"
 #include "tests/runner/runner.h"
 #include <glib.h>
@@ -155,6 +155,13 @@ launched_in (const char *tree, const char *words)
   return run ("/bin/sh", shell);
 }
 
+static gboolean
+is_older (const GStatBuf *a, const GStatBuf *b)
+{
+  return a->st_mtim.tv_sec < b->st_mtim.tv_sec ||
+         (a->st_mtim.tv_sec == b->st_mtim.tv_sec && a->st_mtim.tv_nsec < b->st_mtim.tv_nsec);
+}
+
 static void
 flags_stand_in_any_order (void **state)
 {
@@ -170,6 +177,32 @@ flags_stand_in_any_order (void **state)
                "--no-tests=error --verbose -L gpu in a_bucket");
 }
 
+/* The double of ninja writes an object, and changes a source of the tree while it runs. */
+static void
+a_source_that_changes_during_a_build_makes_its_objects_stale (void **state)
+{
+  const char *tree = *state;
+  g_autofree char *object = g_build_filename (tree, "build", "a.o", NULL);
+  g_autofree char *source = g_build_filename (tree, "core", "a.c", NULL);
+  g_autofree char *changes =
+      g_strdup_printf ("sleep 0.02; echo changed >%s; sleep 0.02; echo built >%s", source, object);
+  g_autofree char *only_builds = g_strdup_printf ("sleep 0.02; echo built >%s", object);
+  GStatBuf made, changed;
+
+  make_tree (tree);
+  write_program (tree, "core/a.c", "");
+  write_program (tree, "CMakeLists.txt", "");
+  write_program (tree, "CMakePresets.json", "");
+  write_program (tree, "bin/ninja", changes);
+  assert_said (launched_in (tree, "test --no-install layout"), 0, "ctest");
+  assert_int_equal (g_stat (object, &made) | g_stat (source, &changed), 0);
+  assert_true (is_older (&made, &changed));
+  write_program (tree, "bin/ninja", only_builds);
+  assert_said (launched_in (tree, "test --no-install layout"), 0, "ctest");
+  assert_int_equal (g_stat (object, &made), 0);
+  assert_false (is_older (&made, &changed));
+}
+
 static const struct CMUnitTest tests[] = {
   cmocka_unit_test (a_name_that_no_test_has_is_corrected),
   cmocka_unit_test (one_function_of_a_file_runs_alone),
@@ -177,6 +210,8 @@ static const struct CMUnitTest tests[] = {
   cmocka_unit_test (a_word_that_is_no_flag_runs_no_test),
   cmocka_unit_test_setup_teardown (flags_stand_in_any_order, weft_test_folder_make,
                                    weft_test_folder_remove),
+  cmocka_unit_test_setup_teardown (a_source_that_changes_during_a_build_makes_its_objects_stale,
+                                   weft_test_folder_make, weft_test_folder_remove),
 };
 
 WEFT_TESTS (tests)

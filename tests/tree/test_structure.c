@@ -1,5 +1,5 @@
 /* Includes of the source tree: folders have levels, headers of a third-party library are included
- * in one place only, and every header compiles alone. */
+ * in one place only, every type has a name of its own, and every header compiles alone. */
 #include "tests/runner/folder.h"
 #include "tests/runner/runner.h"
 #include "tests/tree/source_files.h"
@@ -280,6 +280,47 @@ only_a_vendors_module_sees_its_headers (void **state)
 
 /* ---------------------------------------------------------------------- headers */
 
+/* Records the struct, enum or union with prefix weft_ that a line of a header defines. Counts it if
+ * another header defines one of this name. `defined`: name -> header. */
+static int
+defines_twice (GHashTable *defined, const char *path, const char *line)
+{
+  g_autoptr (GMatchInfo) match = NULL;
+  g_autoptr (GRegex) regex =
+      g_regex_new ("^(?:typedef )?(?:struct|enum|union) (weft_\\w+) \\{", 0, 0, NULL);
+
+  if (!g_regex_match (regex, line, 0, &match))
+    return 0;
+  g_autofree char *name = g_match_info_fetch (match, 1);
+  const char *other = g_hash_table_lookup (defined, name);
+  if (other && !g_str_equal (other, path)) {
+    print_error ("%s and %s both define %s\n", other, path, name);
+    return 1;
+  }
+  g_hash_table_replace (defined, g_steal_pointer (&name), g_strdup (path));
+  return 0;
+}
+
+static void
+every_type_has_a_name_of_its_own (void **state)
+{
+  g_autoptr (GHashTable) defined = g_hash_table_new_full (g_str_hash, g_str_equal, g_free, g_free);
+  g_autoptr (GPtrArray) paths = source_files ();
+  int wrong = 0;
+
+  (void) state;
+  for (unsigned i = 0; i < paths->len; i++) {
+    const char *path = g_ptr_array_index (paths, i);
+    if (!g_str_has_suffix (path, ".h"))
+      continue;
+    g_autofree char *text = source_text (path);
+    g_auto (GStrv) lines = g_strsplit (text, "\n", -1);
+    for (unsigned l = 0; lines[l]; l++)
+      wrong += defines_twice (defined, path, lines[l]);
+  }
+  assert_int_equal (wrong, 0);
+}
+
 /* Whether a header includes glib.h, directly or through another header of the tree. `known` caches
  * the results. */
 static gboolean
@@ -359,6 +400,7 @@ static const struct CMUnitTest tests[] = {
   cmocka_unit_test (only_the_list_of_executors_names_that_of_a_vendor),
   cmocka_unit_test (only_the_bridge_sees_simgrid),
   cmocka_unit_test (only_a_vendors_module_sees_its_headers),
+  cmocka_unit_test (every_type_has_a_name_of_its_own),
   cmocka_unit_test_setup_teardown (every_header_compiles_alone, weft_test_folder_make,
                                    weft_test_folder_remove),
 };

@@ -22,7 +22,7 @@ papers, with the parameter names and layouts of transformers:
   deepseek_v3  arXiv 2412.19437, section 2: a latent for queries too; sigmoid scores, groups of
           experts, a selection bias that moves after every step, a prediction layer (section 2.2)
           whose loss has a weight of 0.1; rotary pairs are neighbours in its files
-  gemma2, gemma3_text, phi3, gpt_neox, olmo2, opt, bloom, glm4, smollm3  decoders.py
+  the other families  decoders.py
 
 Everything is computed in double and rounded to fp32 once, when it is written.
 

@@ -39,7 +39,7 @@ struct weft_widths {
 /* For canonical order, in which a sum over a sharded dimension is added as a binary tree
  * (kernels/leaves.h). For each kind of linear layer: how many leaves of the tree (partial sums)
  * this rank computes. 0: the rank computes one plain sum. */
-struct weft_leaves {
+struct weft_leaf_counts {
   uint32_t attention, mlp, shared, expert, vocab;
 };
 
@@ -94,7 +94,7 @@ struct weft_step {
   /* rows of the residual stream on this rank: tokens, or tokens / tp with sequence_parallel */
   uint64_t rows;
   struct weft_widths width;
-  struct weft_leaves leaves;
+  struct weft_leaf_counts leaves;
 
   /* Types. */
   /* dtype of the residual stream, and of the weights that kernels read */

@@ -139,10 +139,10 @@ check_packing (struct weft_step *s)
   weft_step_host_reads (s, "packed", packed);
 }
 
-static struct weft_attention
+static struct weft_attention_buffers
 attention_of (const struct weft_saved *saved)
 {
-  return (struct weft_attention){ saved->qkv, saved->o, saved->lse, saved->whole_o };
+  return (struct weft_attention_buffers){ saved->qkv, saved->o, saved->lse, saved->whole_o };
 }
 
 static void
@@ -156,7 +156,7 @@ attend (struct weft_step *s, struct weft_saved *saved)
   saved->lse =
       weft_step_buffer (s, WEFT_BUF_ACTIVATIONS, WEFT_FP32, s->tokens * s->width.heads, "lse");
   if (s->mesh->cp > 1) {
-    struct weft_attention a = attention_of (saved);
+    struct weft_attention_buffers a = attention_of (saved);
     weft_context_attention (s, &a);
     saved->qkv = a.qkv;
     saved->whole_o = a.whole_o;
@@ -227,7 +227,7 @@ prepare_heads_backward (struct weft_step *s, const struct weft_saved *saved, uin
 uint32_t
 weft_layer_attention_backward (struct weft_step *s, struct weft_saved *saved, uint32_t d_o)
 {
-  const struct weft_attention a = attention_of (saved);
+  const struct weft_attention_buffers a = attention_of (saved);
   uint32_t o = saved->whole_o == WEFT_NO_BUF ? saved->o : saved->whole_o;
   uint32_t dqkv = weft_product (s, s->width.qkv, "dqkv");
 

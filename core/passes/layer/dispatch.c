@@ -144,7 +144,7 @@ struct row_transfer {
 };
 
 static uint32_t
-transfer_rows (struct weft_step *s, const struct weft_move *m, const struct row_transfer *j,
+transfer_rows (struct weft_step *s, const struct weft_routed *m, const struct row_transfer *j,
                uint32_t x)
 {
   struct weft_moe z = weft_moe_sizes (s);
@@ -168,7 +168,7 @@ transfer_rows (struct weft_step *s, const struct weft_move *m, const struct row_
 }
 
 static uint32_t
-exchange (struct weft_step *s, const struct weft_saved *saved, const struct weft_move *m,
+exchange (struct weft_step *s, const struct weft_saved *saved, const struct weft_routed *m,
           gboolean returns, uint32_t x)
 {
   struct weft_moe z = weft_moe_sizes (s);
@@ -191,7 +191,7 @@ exchange (struct weft_step *s, const struct weft_saved *saved, const struct weft
 }
 
 static uint32_t
-gather_neighbours (struct weft_step *s, const struct weft_saved *saved, const struct weft_move *m,
+gather_neighbours (struct weft_step *s, const struct weft_saved *saved, const struct weft_routed *m,
                    uint32_t x)
 {
   struct weft_moe z = weft_moe_sizes (s);
@@ -207,7 +207,7 @@ gather_neighbours (struct weft_step *s, const struct weft_saved *saved, const st
 /* Reduce-scatters partial sums among expert tensor parallel ranks. If the sums are fp32, a kernel
  * afterwards converts them to the dtype of matrix products. */
 static uint32_t
-sum_neighbours (struct weft_step *s, const struct weft_saved *saved, const struct weft_move *m,
+sum_neighbours (struct weft_step *s, const struct weft_saved *saved, const struct weft_routed *m,
                 uint32_t x)
 {
   struct weft_moe z = weft_moe_sizes (s);
@@ -261,7 +261,8 @@ weft_rows_peers (struct weft_step *s, uint32_t counts)
 }
 
 uint32_t
-weft_rows_of_peers (struct weft_step *s, const struct weft_peers *p, struct weft_move m, uint32_t x)
+weft_rows_of_peers (struct weft_step *s, const struct weft_peers *p, struct weft_routed m,
+                    uint32_t x)
 {
   struct weft_moe z = weft_moe_sizes (s);
   enum weft_dtype dtype = weft_build_buf_at (s->b, x)->dtype;
@@ -284,20 +285,21 @@ weft_rows_of_peers (struct weft_step *s, const struct weft_peers *p, struct weft
 
 /* ------------------------------------------------------------------ there and back */
 
-struct weft_move
+struct weft_routed
 weft_rows_tokens (const struct weft_step *s, const char *name)
 {
-  return (struct weft_move){ name, s->rows, s->width.h, (uint64_t) s->model->moe_router_topk };
+  return (struct weft_routed){ name, s->rows, s->width.h, (uint64_t) s->model->moe_router_topk };
 }
 
-struct weft_move
+struct weft_routed
 weft_rows_weights (const struct weft_step *s, const char *name)
 {
-  return (struct weft_move){ name, s->rows * (uint64_t) s->model->moe_router_topk, 1, 1 };
+  return (struct weft_routed){ name, s->rows * (uint64_t) s->model->moe_router_topk, 1, 1 };
 }
 
 uint32_t
-weft_rows_pack (struct weft_step *s, const struct weft_saved *saved, struct weft_move m, uint32_t x)
+weft_rows_pack (struct weft_step *s, const struct weft_saved *saved, struct weft_routed m,
+                uint32_t x)
 {
   struct weft_moe z = weft_moe_sizes (s);
   uint32_t y =
@@ -310,7 +312,7 @@ weft_rows_pack (struct weft_step *s, const struct weft_saved *saved, struct weft
 }
 
 uint32_t
-weft_rows_go (struct weft_step *s, const struct weft_saved *saved, struct weft_move m, uint32_t x)
+weft_rows_go (struct weft_step *s, const struct weft_saved *saved, struct weft_routed m, uint32_t x)
 {
   if (!is_distributed (s))
     return x;
@@ -318,21 +320,21 @@ weft_rows_go (struct weft_step *s, const struct weft_saved *saved, struct weft_m
 }
 
 uint32_t
-weft_rows_arrive (struct weft_step *s, const struct weft_saved *saved, struct weft_move m,
+weft_rows_arrive (struct weft_step *s, const struct weft_saved *saved, struct weft_routed m,
                   uint32_t x)
 {
   return is_distributed (s) ? regroup (s, WEFT_OP_MOE_GROUP, saved, x, m.columns) : x;
 }
 
 uint32_t
-weft_rows_leave (struct weft_step *s, const struct weft_saved *saved, struct weft_move m,
+weft_rows_leave (struct weft_step *s, const struct weft_saved *saved, struct weft_routed m,
                  uint32_t x)
 {
   return is_distributed (s) ? regroup (s, WEFT_OP_MOE_UNGROUP, saved, x, m.columns) : x;
 }
 
 uint32_t
-weft_rows_return (struct weft_step *s, const struct weft_saved *saved, struct weft_move m,
+weft_rows_return (struct weft_step *s, const struct weft_saved *saved, struct weft_routed m,
                   uint32_t x)
 {
   if (!is_distributed (s))
@@ -341,7 +343,7 @@ weft_rows_return (struct weft_step *s, const struct weft_saved *saved, struct we
 }
 
 uint32_t
-weft_rows_unpack (struct weft_step *s, const struct weft_saved *saved, struct weft_move m,
+weft_rows_unpack (struct weft_step *s, const struct weft_saved *saved, struct weft_routed m,
                   uint32_t x)
 {
   struct weft_moe z = weft_moe_sizes (s);

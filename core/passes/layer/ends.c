@@ -155,8 +155,8 @@ weft_embed_words_backward (struct weft_step *s, const struct weft_saved_end *end
 }
 
 void
-weft_embed_words_gradient (struct weft_step *s, struct weft_words words, struct weft_use table,
-                           struct weft_use positions)
+weft_embed_words_gradient (struct weft_step *s, struct weft_embed_lookup words,
+                           struct weft_use table, struct weft_use positions)
 {
   struct weft_shape shape =
       WEFT_SHAPE (s->dtype, s->tokens * MAX (1, words.passes), s->model->hidden_size, words.passes);
@@ -178,7 +178,7 @@ weft_embed_backward (struct weft_step *s, uint32_t micro, uint32_t dx)
   struct weft_use dtable = weft_grad_begin (s, table), dposition = weft_grad_begin (s, position);
 
   dx = weft_embed_words_backward (s, &s->layer->saved_end[micro], dx);
-  weft_embed_words_gradient (s, (struct weft_words){ s->layer->saved_end[micro].ids, dx, 0 },
+  weft_embed_words_gradient (s, (struct weft_embed_lookup){ s->layer->saved_end[micro].ids, dx, 0 },
                              dtable, dposition);
   weft_grad_end (s, position, dposition);
   weft_grad_end (s, table, dtable);
@@ -406,7 +406,8 @@ predict_backward (struct weft_step *s, const struct weft_saved_end *end, uint32_
 static void
 whole_backward (struct weft_step *s, uint32_t micro, uint32_t *dn)
 {
-  uint32_t gradient = weft_loss_gradient (s), n = weft_head_ends (s);
+  uint32_t gradient = weft_loss_is_fused (s) ? WEFT_NO_BUF : weft_loss_gradient (s);
+  uint32_t n = weft_head_ends (s);
   gboolean later = weft_step_is_split (s) || defer (s, micro);
   g_autofree uint32_t *normed = g_new (uint32_t, n), *dlogits = g_new (uint32_t, n);
 

@@ -36,7 +36,7 @@ void weft_embed_backward (struct weft_step *s, uint32_t micro, uint32_t dx);
 
 /* Token ids and the gradient of their embeddings. passes: in canonical order, number of multi-token
  * prediction depths whose ids are interleaved chunk by chunk of a sequence; otherwise 0. */
-struct weft_words {
+struct weft_embed_lookup {
   uint32_t ids, dx, passes;
 };
 
@@ -51,8 +51,8 @@ uint32_t weft_embed_words_backward (struct weft_step *s, const struct weft_saved
 
 /* Adds the gradients of looked-up embedding rows to the gradient of the word embedding (`table`)
  * and of the position embedding (`positions`). */
-void weft_embed_words_gradient (struct weft_step *s, struct weft_words words, struct weft_use table,
-                                struct weft_use positions);
+void weft_embed_words_gradient (struct weft_step *s, struct weft_embed_lookup words,
+                                struct weft_use table, struct weft_use positions);
 
 /* Returns a buffer with the rows of `n` buffers: for each chunk of a sequence the rows of the first
  * buffer, then of the second, and so on. */
@@ -108,8 +108,10 @@ void weft_head_chunks (struct weft_step *s, uint32_t micro, uint32_t *dn);
 
 /* Cross entropy. weft_loss_forward() adds the loss of end->logits to the running sum, and sets
  * end->lse. weft_loss_backward() replaces the logits by their gradient. weft_loss_both() does
- * forward, then backward, with one kernel if this rank has the whole vocabulary. gradient: the
- * buffer that weft_loss_gradient() returned. */
+ * forward, then backward, with one kernel if this rank has the whole vocabulary. If
+ * weft_loss_is_fused(), weft_loss_forward() does both, and weft_loss_backward() does nothing.
+ * gradient: the buffer that weft_loss_gradient() returned. */
+gboolean weft_loss_is_fused (const struct weft_step *s);
 void weft_loss_forward (struct weft_step *s, struct weft_saved_end *end);
 void weft_loss_backward (struct weft_step *s, const struct weft_saved_end *end, uint32_t gradient);
 void weft_loss_both (struct weft_step *s, struct weft_saved_end *end, uint32_t gradient);

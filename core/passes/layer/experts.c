@@ -144,8 +144,8 @@ factors_of (struct weft_step *s, const struct weft_delayed *d)
   if (!weft_gathers_expert_rows (s))
     return f;
   const struct weft_peers peers = weft_rows_peers (s, d->counts);
-  struct weft_move dy = { .name = d->name, .columns = d->n },
-                   x = { .name = d->name, .columns = d->k };
+  struct weft_routed dy = { .name = d->name, .columns = d->n },
+                     x = { .name = d->name, .columns = d->k };
   f.dy.codes = weft_rows_of_peers (s, &peers, dy, f.dy.codes);
   f.x.codes = weft_rows_of_peers (s, &peers, x, f.x.codes);
   f.counts = peers.counts;

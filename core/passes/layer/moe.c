@@ -327,7 +327,7 @@ gradients_to_experts (struct weft_step *s, struct weft_layer_pass *pass)
 {
   if (weft_recomputes (s, WEFT_MODULE_MOE))
     layer_again (s, pass->saved);
-  const struct weft_move move = weft_rows_tokens (s, "combine");
+  const struct weft_routed move = weft_rows_tokens (s, "combine");
   uint32_t dropped = weft_drop_backward (s, WEFT_DROP_MLP, pass->x, pass->saved->mask_y);
 
   pass->mlp = weft_cast_to_compute (s, dropped, "dmoe");

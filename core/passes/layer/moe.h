@@ -76,30 +76,30 @@ void weft_moe_sort (struct weft_step *s, struct weft_saved *saved, uint32_t prob
 /* A tensor that is sent to experts as rows: tokens, or router weights. The tensor consists of
  * `things` entries. Every entry is sent as `each` rows of `columns` elements. weft_rows_tokens()
  * returns this description for tokens, weft_rows_weights() for router weights. */
-struct weft_move {
+struct weft_routed {
   const char *name;
   uint64_t things, columns, each;
 };
-struct weft_move weft_rows_tokens (const struct weft_step *s, const char *name);
-struct weft_move weft_rows_weights (const struct weft_step *s, const char *name);
+struct weft_routed weft_rows_tokens (const struct weft_step *s, const char *name);
+struct weft_routed weft_rows_weights (const struct weft_step *s, const char *name);
 
 /* Functions that send tokens (or router weights) to experts and back. Each function returns a new
  * buffer, or x if nothing needs to change. pack: copies each token to its rows, in the order of
  * experts. go: sends rows to the ranks of their experts. arrive: groups the received rows by
  * expert. leave: reverses arrive, and groups rows by source rank. return: sends rows back to their
  * source ranks. unpack: adds the rows of each token. */
-uint32_t weft_rows_pack (struct weft_step *s, const struct weft_saved *saved, struct weft_move m,
+uint32_t weft_rows_pack (struct weft_step *s, const struct weft_saved *saved, struct weft_routed m,
                          uint32_t x);
-uint32_t weft_rows_go (struct weft_step *s, const struct weft_saved *saved, struct weft_move m,
+uint32_t weft_rows_go (struct weft_step *s, const struct weft_saved *saved, struct weft_routed m,
                        uint32_t x);
-uint32_t weft_rows_arrive (struct weft_step *s, const struct weft_saved *saved, struct weft_move m,
-                           uint32_t x);
-uint32_t weft_rows_leave (struct weft_step *s, const struct weft_saved *saved, struct weft_move m,
+uint32_t weft_rows_arrive (struct weft_step *s, const struct weft_saved *saved,
+                           struct weft_routed m, uint32_t x);
+uint32_t weft_rows_leave (struct weft_step *s, const struct weft_saved *saved, struct weft_routed m,
                           uint32_t x);
-uint32_t weft_rows_return (struct weft_step *s, const struct weft_saved *saved, struct weft_move m,
-                           uint32_t x);
-uint32_t weft_rows_unpack (struct weft_step *s, const struct weft_saved *saved, struct weft_move m,
-                           uint32_t x);
+uint32_t weft_rows_return (struct weft_step *s, const struct weft_saved *saved,
+                           struct weft_routed m, uint32_t x);
+uint32_t weft_rows_unpack (struct weft_step *s, const struct weft_saved *saved,
+                           struct weft_routed m, uint32_t x);
 
 /* Used in canonical order. Peers are the ranks that hold the same experts and have other rows of
  * the same sequences. n: number of peers. came: buffer with the peers' row counts, in the order of
@@ -109,7 +109,7 @@ struct weft_peers {
   uint32_t n, came, counts;
 };
 struct weft_peers weft_rows_peers (struct weft_step *s, uint32_t counts);
-uint32_t weft_rows_of_peers (struct weft_step *s, const struct weft_peers *p, struct weft_move m,
+uint32_t weft_rows_of_peers (struct weft_step *s, const struct weft_peers *p, struct weft_routed m,
                              uint32_t x);
 
 /* experts.c: runs the experts on the rows xp, with the router weights pp of these rows. Returns the

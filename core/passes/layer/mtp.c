@@ -178,13 +178,13 @@ static void
 words_gradient (struct weft_step *s, uint32_t depth, struct lookups *l)
 {
   uint32_t n = (uint32_t) s->model->mtp_num_layers;
-  struct weft_words words = { l->ids[depth - 1], l->dx[depth - 1], 0 };
+  struct weft_embed_lookup words = { l->ids[depth - 1], l->dx[depth - 1], 0 };
 
   if (s->canonical && depth > 1)
     return;
   if (s->canonical && n > 1)
-    words = (struct weft_words){ weft_ends_by_chunk (s, l->ids, n, "embedding"),
-                                 weft_ends_by_chunk (s, l->dx, n, "embedding"), n };
+    words = (struct weft_embed_lookup){ weft_ends_by_chunk (s, l->ids, n, "embedding"),
+                                        weft_ends_by_chunk (s, l->dx, n, "embedding"), n };
   weft_embed_words_gradient (s, words, l->table, (struct weft_use) WEFT_RW (WEFT_NO_BUF));
   l->table.read = 1;
 }

@@ -365,7 +365,7 @@ bytes_of (const struct weft_step *s, uint32_t chunk)
  * get_model). With reduce_scatter_with_fp32_accumulation every bucket has a separate launch. The
  * two copies of a DualPipe stage have different chunk numbers, but their launches must be combined
  * in the same way. */
-static enum weft_launch
+static enum weft_bucket_launch
 launch_of (const struct weft_step *s, uint32_t chunk)
 {
   if (s->sharding->unit_of)

@@ -51,7 +51,7 @@ narrow (const struct weft_step *s)
 }
 
 static struct part
-part_of (const struct weft_step *s, const struct weft_attention *a)
+part_of (const struct weft_step *s, const struct weft_attention_buffers *a)
 {
   uint32_t ways = s->mesh->cp_heads;
 
@@ -434,7 +434,7 @@ local_backward (struct weft_step *s, const struct part *p)
 /* --------------------------------------------------------------------------------- passes */
 
 void
-weft_context_attention (struct weft_step *s, struct weft_attention *a)
+weft_context_attention (struct weft_step *s, struct weft_attention_buffers *a)
 {
   gboolean ulysses = s->mesh->cp_heads > 1;
 
@@ -449,8 +449,8 @@ weft_context_attention (struct weft_step *s, struct weft_attention *a)
 }
 
 void
-weft_context_attention_backward (struct weft_step *s, const struct weft_attention *a, uint32_t d_o,
-                                 uint32_t dqkv)
+weft_context_attention_backward (struct weft_step *s, const struct weft_attention_buffers *a,
+                                 uint32_t d_o, uint32_t dqkv)
 {
   gboolean ulysses = s->mesh->cp_heads > 1;
   struct part p = part_of (s, a);

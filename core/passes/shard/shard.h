@@ -93,11 +93,11 @@ uint32_t weft_overlap_buffer (struct weft_step *s, enum weft_layer_param which, 
 /* Buffers of attention. With Ulysses, forward replaces qkv by the qkv of whole sequences, and sets
  * whole_o to the attention output before the second all-to-all. Without Ulysses whole_o is
  * WEFT_NO_BUF. */
-struct weft_attention {
+struct weft_attention_buffers {
   uint32_t qkv, o, lse, whole_o;
 };
-void weft_context_attention (struct weft_step *s, struct weft_attention *a);
-void weft_context_attention_backward (struct weft_step *s, const struct weft_attention *a,
+void weft_context_attention (struct weft_step *s, struct weft_attention_buffers *a);
+void weft_context_attention_backward (struct weft_step *s, const struct weft_attention_buffers *a,
                                       uint32_t d_o, uint32_t dqkv);
 
 /* Used in canonical order, in which gradients of one microbatch are added over the ranks of `group`

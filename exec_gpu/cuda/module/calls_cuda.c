@@ -11,6 +11,7 @@
 #include "exec_gpu/cuda/module/libraries.h"
 #include "exec_gpu/cuda/module/sums.h"
 #include "kernels/cuda/blas.h"
+#include "kernels/cuda/producer.h"
 #include "kernels/cuda/table.h"
 #include "kernels/float.h"
 #include <cuda.h>
@@ -50,7 +51,7 @@ struct cuda {
   /* by device: the cuBLASLt state; NULL before the first matrix product on this device */
   struct weft_cuda_blas *blas[MOST_DEVICES];
   /* use kernels with warpgroup instructions (wgmma) if the device has these instructions */
-  gboolean warpgroups;
+  uint8_t warpgroups; /* enum weft_cuda_warpgroups: what WEFT_WARPGROUPS allows */
   struct weft_fused *fused;
 };
 
@@ -332,16 +333,24 @@ chosen (int *device)
   return text;
 }
 
+/* Which kernels with warpgroup products to use (enum weft_cuda_warpgroups). */
+static uint8_t
+warpgroups_of (const struct cuda *cuda)
+{
+  return WEFT_CUDA_90A ? weft_driver_warpgroups (cuda->warpgroups) : WEFT_NO_WARPGROUPS;
+}
+
 static uint64_t
 scratch (void *self, const struct weft_kernel *k)
 {
   struct cuda *cuda = self;
-  uint64_t own = weft_cuda_scratch (k->kind, &k->shape), fused = 0;
+  uint64_t own = weft_cuda_scratch (k->kind, &k->shape), fused = 0,
+           producer = weft_fused_producer_scratch (k, warpgroups_of (cuda));
   int device = 0;
 
   if (k->fused && !chosen (&device))
     (void) weft_fused_takes (cuda->fused, device, k, &fused);
-  return MAX (own, fused);
+  return MAX (MAX (own, producer), fused);
 }
 
 static const char *
@@ -354,17 +363,6 @@ find_blas (struct cuda *cuda, struct weft_cuda_blas **out)
     cuda->blas[device] = weft_blas_new (&text);
   *out = text ? NULL : cuda->blas[device];
   return text;
-}
-
-/* Whether to use kernels with warpgroup products, which exist only for compute capability 9.0. */
-static gboolean
-has_warpgroups (const struct cuda *cuda)
-{
-  int device = 0, major = 0;
-
-  return WEFT_CUDA_90A && cuda->warpgroups && cudaGetDevice (&device) == cudaSuccess &&
-         !said (cudaDeviceGetAttribute (&major, cudaDevAttrComputeCapabilityMajor, device)) &&
-         major == 9;
 }
 
 static gboolean
@@ -391,7 +389,7 @@ launch_some (struct cuda *cuda, const struct weft_kernel *k, const struct weft_c
 }
 
 static struct weft_cuda_launch
-launch_on (const struct weft_kernel *k, struct weft_cuda_blas *blas, gboolean warpgroups,
+launch_on (const struct weft_kernel *k, struct weft_cuda_blas *blas, uint8_t warpgroups,
            const struct weft_gpu_scratch *room, weft_gpu_stream *stream)
 {
   struct weft_cuda_launch l = weft_cuda_launch_of (k);
@@ -400,7 +398,7 @@ launch_on (const struct weft_kernel *k, struct weft_cuda_blas *blas, gboolean wa
   l.scratch = room->at;
   l.scratch_bytes = room->bytes;
   l.blas = blas;
-  l.warpgroups = (uint8_t) warpgroups;
+  l.warpgroups = warpgroups;
   return l;
 }
 
@@ -408,13 +406,17 @@ static const char *
 call_kernel (void *self, const struct weft_kernel *k, uint32_t n,
              const struct weft_gpu_scratch *room, weft_gpu_stream *stream)
 {
+  struct cuda *cuda = self;
   struct weft_cuda_blas *blas;
-  const char *text = find_blas (self, &blas);
-  gboolean warpgroups = has_warpgroups (self);
+  int device = 0;
+  const char *text = chosen (&device);
 
+  text = text ? text : find_blas (self, &blas);
+  const uint8_t most = text ? WEFT_NO_WARPGROUPS : warpgroups_of (cuda);
   for (uint32_t i = 0, some; i < n && !text; i += some) {
     struct weft_cuda_launch l[WEFT_CUDA_MOST_TOGETHER];
     some = MIN (n - i, WEFT_CUDA_MOST_TOGETHER);
+    uint8_t warpgroups = weft_fused_warpgroups (cuda->fused, device, &k[i], most);
     for (uint32_t j = 0; j < some; j++)
       l[j] = launch_on (&k[i + j], blas, warpgroups, room, stream);
     text = launch_some (self, &k[i], l, some);
@@ -471,7 +473,7 @@ prepare_fused (struct cuda *cuda, const struct weft_kernel *k, struct weft_cuda_
 
   if (text || !k->fused)
     return text;
-  const struct weft_cuda_launch l = launch_on (k, blas, has_warpgroups (cuda), room, stream);
+  const struct weft_cuda_launch l = launch_on (k, blas, warpgroups_of (cuda), room, stream);
   weft_fused_load (cuda->fused, device, weft_blas_machine (blas));
   text = weft_fused_try (cuda->fused, device, k, &l, weft_blas_machine (blas));
   weft_fused_save (cuda->fused, device, weft_blas_machine (blas));
@@ -871,7 +873,7 @@ weft_gpu_calls_open (const char **why)
 {
   struct cuda *cuda = g_new0 (struct cuda, 1);
 
-  cuda->warpgroups = g_strcmp0 (g_getenv ("WEFT_WARPGROUPS"), "0") != 0;
+  cuda->warpgroups = weft_driver_warpgroups_named (g_getenv ("WEFT_WARPGROUPS"));
 #define CALL(name, ...) .name = call_##name,
   cuda->calls = (struct weft_gpu_calls){ .self = cuda,
                                           .has_kernel = has_kernel,

@@ -1,4 +1,5 @@
 #include "exec_gpu/cuda/module/driver.h"
+#include "kernels/cuda/producer.h"
 #include <cuda_runtime_api.h>
 #include <glib.h>
 
@@ -25,4 +26,23 @@ weft_driver_missing (void)
     text = g_strdup_printf ("no GPU: found a driver for CUDA %s and no device, wanted one: %s",
                             version (driver), cudaGetErrorString (cudaGetLastError ()));
   return text ? g_intern_string (text) : NULL;
+}
+
+uint8_t
+weft_driver_warpgroups_named (const char *text)
+{
+  return g_strcmp0 (text, "0") == 0          ? WEFT_NO_WARPGROUPS
+         : g_strcmp0 (text, "producer") == 0 ? WEFT_WARPGROUPS_PRODUCER
+                                             : WEFT_WARPGROUPS;
+}
+
+uint8_t
+weft_driver_warpgroups (uint8_t most)
+{
+  int device = 0, major = 0;
+
+  if (cudaGetDevice (&device) != cudaSuccess ||
+      cudaDeviceGetAttribute (&major, cudaDevAttrComputeCapabilityMajor, device) != cudaSuccess)
+    return WEFT_NO_WARPGROUPS;
+  return major == 9 ? most : WEFT_NO_WARPGROUPS;
 }

@@ -1,6 +1,8 @@
 #include "exec_gpu/cuda/module/fused.h"
 #include "kernels/cuda/cudnn_attention.h"
+#include "kernels/cuda/producer.h"
 #include "kernels/cuda/trial.h"
+#include <string.h>
 #if __has_include(<cuda_runtime_api.h>) && __has_include(<cudnn_graph.h>)
 #include <cuda_runtime_api.h>
 #include <cudnn_graph.h>
@@ -13,13 +15,17 @@ WEFT_CUDNN_NUMBER_LIST (WEFT_CUDNN_COMPARE)
 
 #define MOST_DEVICES 64
 
-/* Whether to use cuDNN or the own kernels for a shape of attention. The struct has no padding,
- * because its bytes are written to files. */
+/* Ways to compute attention, in the order in which they are measured. */
+enum way { LIBRARY, OWN, PRODUCER, N_WAYS };
+static const char *const way_words[N_WAYS] = { "cudnn", "weft", "producer" };
+
+/* The quickest way for a shape of attention. The struct has no padding, because its bytes are
+ * written to files. */
 struct found {
   struct weft_cudnn_shape shape;
-  uint64_t library; /* 1: cuDNN was faster; 0: the own kernels were faster */
-  /* measured times; negative: failed; of own_ms WEFT_TRIAL_HUNG: did not end, or was not tried */
-  float library_ms, own_ms;
+  uint32_t way; /* enum way */
+  /* measured times; negative: failed; WEFT_TRIAL_HUNG: did not end, or was not tried */
+  float ms[N_WAYS];
 };
 
 struct of_device {
@@ -129,6 +135,14 @@ find (const struct weft_fused *f, int device, const struct weft_cudnn_shape *sha
   return found ? g_hash_table_lookup (found, shape) : NULL;
 }
 
+static gboolean
+is_quickest (const struct weft_fused *f, int device, const struct weft_cudnn_shape *shape,
+             enum way way)
+{
+  const struct found *found = find (f, device, shape);
+  return found && found->way == way;
+}
+
 static void
 remember (void *user, const void *bytes)
 {
@@ -184,31 +198,79 @@ run_own (const void *user)
   return weft_cuda_launch_all (a->kind, &a->l, 1);
 }
 
-/* Measures cuDNN first and saves it as the choice, then measures the own kernel: if that does not
- * end, the next run of the program finds the choice and works. NULL, or why this process cannot
+static const char *
+run_producer (const void *user)
+{
+  const attempt *a = user;
+  struct weft_cuda_launch l = a->l;
+
+  l.warpgroups = WEFT_WARPGROUPS_PRODUCER;
+  return weft_cuda_launch_all (a->kind, &l, 1);
+}
+
+static gboolean
+has_library (const attempt *a)
+{
+  uint64_t bytes;
+
+  return a->library && !weft_cudnn_attention_plan (a->library, &a->shape, &bytes) &&
+         bytes <= a->l.scratch_bytes;
+}
+
+static gboolean
+has_producer (const attempt *a)
+{
+  struct weft_cuda_launch l = a->l;
+
+  l.warpgroups = WEFT_WARPGROUPS_PRODUCER;
+  return a->l.warpgroups == WEFT_WARPGROUPS &&
+         weft_cuda_producer_runs (&l, a->kind == WEFT_OP_ATTENTION_BWD);
+}
+
+#define DID_NOT_END(what, then)                                                                    \
+  "attention_backend = auto: " what " did not end while it was timed" then
+
+static const struct {
+  const char *(*run) (const void *user);
+  const char *hung, *hung_first; /* with, and without, another way that was measured before */
+} ways[N_WAYS] = {
+  [LIBRARY] = { run_library, NULL,
+                DID_NOT_END ("attention of cuDNN", ": use attention_backend = flash") },
+  [OWN] = { run_own, DID_NOT_END ("Weft's attention", "; cuDNN is used from the next run on"),
+            DID_NOT_END ("Weft's attention", ": set WEFT_WARPGROUPS=0 in the environment") },
+  [PRODUCER] = { run_producer,
+                 DID_NOT_END ("Weft's attention with a producer warp",
+                              "; another kernel is used from the next run on"),
+                 DID_NOT_END ("Weft's attention with a producer warp",
+                              ": set WEFT_WARPGROUPS=0 in the environment") },
+};
+
+/* Measures the ways that `there` names. Saves the best one so far before the next: if that does not
+ * end, the next run of the program finds a choice and works. NULL, or why this process cannot
  * continue. */
 static const char *
-measure (struct weft_fused *f, int device, const attempt *a, const char *machine)
+measure (struct weft_fused *f, int device, const attempt *a, const gboolean there[N_WAYS],
+         const char *machine)
 {
-  struct found found = { a->shape, FALSE, weft_trial_time (run_library, a, a->l.stream),
-                         WEFT_TRIAL_HUNG };
+  struct found found = { a->shape, OWN, { WEFT_TRIAL_HUNG, WEFT_TRIAL_HUNG, WEFT_TRIAL_HUNG } };
+  gboolean runs = FALSE; /* a way was measured */
 
-  found.library = found.library_ms >= 0;
-  if (found.library_ms == WEFT_TRIAL_HUNG)
-    return "attention_backend = auto: attention of cuDNN did not end while it was timed: use "
-           "attention_backend = flash";
+  for (enum way way = LIBRARY; way < N_WAYS; way++) {
+    if (!there[way])
+      continue;
+    float ms = weft_trial_time (ways[way].run, a, a->l.stream);
+    if (ms == WEFT_TRIAL_HUNG)
+      return runs ? ways[way].hung : ways[way].hung_first;
+    found.ms[way] = ms;
+    if (ms >= 0 && (!runs || ms <= found.ms[found.way]))
+      found.way = way;
+    runs = runs || ms >= 0;
+    f->on[device].news = TRUE;
+    remember (&f->on[device], &found);
+    if (runs)
+      weft_fused_save (f, device, machine);
+  }
   f->on[device].news = TRUE;
-  remember (&f->on[device], &found);
-  if (found.library)
-    weft_fused_save (f, device, machine);
-  found.own_ms = weft_trial_time (run_own, a, a->l.stream);
-  if (found.own_ms == WEFT_TRIAL_HUNG)
-    return "attention_backend = auto: Weft's attention did not end while it was timed; cuDNN is "
-           "used from the next run on";
-  if (found.own_ms >= 0)
-    found.library = found.library_ms >= 0 && found.library_ms < found.own_ms;
-  f->on[device].news = TRUE;
-  remember (&f->on[device], &found);
   return NULL;
 }
 
@@ -216,16 +278,13 @@ const char *
 weft_fused_try (struct weft_fused *f, int device, const struct weft_kernel *k,
                 const struct weft_cuda_launch *l, const char *machine)
 {
-  uint64_t bytes;
-
   if (!k->quicker || !is_whole (k))
     return NULL;
   g_auto (attempt) a = { k->kind, *l, shape_of (k), attention_of (f, device), { NULL } };
-  if (!a.library || find (f, device, &a.shape) ||
-      weft_cudnn_attention_plan (a.library, &a.shape, &bytes) || bytes > l->scratch_bytes ||
-      !make_room (&a))
+  const gboolean there[N_WAYS] = { !bent (k) && has_library (&a), TRUE, has_producer (&a) };
+  if ((!there[LIBRARY] && !there[PRODUCER]) || find (f, device, &a.shape) || !make_room (&a))
     return NULL;
-  const char *error = measure (f, device, &a, machine);
+  const char *error = measure (f, device, &a, there, machine);
   if (error)
     g_printerr ("weft: %s\n", error); /* at once: closing may wait for the kernel that hangs */
   return error;
@@ -239,7 +298,7 @@ machine_with (struct weft_fused *f, int device, const char *machine)
   gboolean there = attention_of (f, device) != NULL;
   const struct weft_cudnn_calls *calls = f->calls ? f->calls : f->on[device].opened;
 
-  return g_strdup_printf ("%s, cuDNN %zu", machine, there ? calls->GetVersion () : 0);
+  return g_strdup_printf ("%s, cuDNN %zu, three ways", machine, there ? calls->GetVersion () : 0);
 }
 
 static void
@@ -253,10 +312,12 @@ describe_found (const void *bytes, GString *words)
       words,
       "op=%s batch=%" G_GUINT64_FORMAT " tokens=%" G_GUINT64_FORMAT " heads=%" G_GUINT64_FORMAT
       " groups=%" G_GUINT64_FORMAT " width=%" G_GUINT64_FORMAT " value=%" G_GUINT64_FORMAT
-      " window=%" G_GUINT64_FORMAT " type=%s deterministic=%d winner=%s cudnn_ms=%.5f own_ms=%.5f",
+      " window=%" G_GUINT64_FORMAT
+      " type=%s deterministic=%d winner=%s cudnn_ms=%.5f own_ms=%.5f producer_ms=%.5f",
       weft_op_words[s->backward ? WEFT_OP_ATTENTION_BWD : WEFT_OP_ATTENTION], s->batch, s->tokens,
       s->heads, s->groups, s->width, s->value, s->window, weft_dtype_words[s->dtype], s->same,
-      found.library ? "cudnn" : "weft", (double) found.library_ms, (double) found.own_ms);
+      found.way < N_WAYS ? way_words[found.way] : "unknown", (double) found.ms[LIBRARY],
+      (double) found.ms[OWN], (double) found.ms[PRODUCER]);
 }
 
 static struct weft_trial_file
@@ -327,8 +388,28 @@ weft_fused_takes (struct weft_fused *f, int device, const struct weft_kernel *k,
     say (f, k, refused);
   if (refused || !k->quicker)
     return refused == NULL;
-  const struct found *found = find (f, device, &shape);
-  return found && found->library;
+  return is_quickest (f, device, &shape, LIBRARY);
+}
+
+uint8_t
+weft_fused_warpgroups (struct weft_fused *f, int device, const struct weft_kernel *k, uint8_t most)
+{
+  if (most != WEFT_WARPGROUPS || !k->quicker || !is_whole (k))
+    return most;
+  const struct weft_cudnn_shape shape = shape_of (k);
+  return is_quickest (f, device, &shape, PRODUCER) ? WEFT_WARPGROUPS_PRODUCER : most;
+}
+
+uint64_t
+weft_fused_producer_scratch (const struct weft_kernel *k, uint8_t most)
+{
+  struct weft_cuda_shape shape = { .dtype = k->shape.dtype };
+
+  if (k->kind != WEFT_OP_ATTENTION_BWD || most == WEFT_NO_WARPGROUPS ||
+      (most == WEFT_WARPGROUPS && !k->quicker))
+    return 0;
+  memcpy (shape.dim, k->shape.dim, sizeof shape.dim);
+  return weft_cuda_producer_scratch (&shape);
 }
 
 const char *

@@ -1,6 +1,7 @@
 /* fused.h - attention of whole sequences by cuDNN.  attention_backend = fused: cuDNN is used if it
- * accepts the shape.  attention_backend = auto: cuDNN is used if it accepts the shape and was
- * quicker than the own kernels.
+ * accepts the shape.  attention_backend = auto: the quickest of cuDNN, if it accepts the shape, of
+ * the own kernels, and of those with a producer warp (kernels/cuda/producer.h), if the GPU has
+ * them.
  *
  * Own kernels are used for other shapes and for parts of sequences.  With `fused`, a line on stderr
  * then says why, once for each kind of op.  All calls for one device must come from one thread. */
@@ -28,16 +29,25 @@ const char *weft_fused_missing (struct weft_fused *f, int device, const struct w
 const char *weft_fused_run (struct weft_fused *f, int device, const struct weft_kernel *k,
                             const struct weft_cuda_launch *l);
 
-/* With attention_backend = auto, measures cuDNN and the own kernel on separate operands of the same
- * sizes, with the stream and the scratch of the launch, and stores which was quicker.  Does nothing
- * for other kernels, for known shapes, and if there is no memory for the operands.  cuDNN is
- * measured first, and saved as the choice while the own kernel runs.  NULL, or a static text that
- * says which kernel did not end (WEFT_TRIAL_HUNG): it was also printed, and this process cannot use
- * the GPU any more. */
+/* With attention_backend = auto: how a launch uses warpgroup instructions (enum
+ * weft_cuda_warpgroups), with a producer warp if that was the quickest.  `most`: as the GPU and the
+ * user allow. */
+uint8_t
+weft_fused_warpgroups (struct weft_fused *f, int device, const struct weft_kernel *k, uint8_t most);
+
+/* Scratch of a kernel with a producer warp, if it may run or be measured. */
+uint64_t weft_fused_producer_scratch (const struct weft_kernel *k, uint8_t most);
+
+/* With attention_backend = auto, measures cuDNN and the own kernels on separate operands of the
+ * same sizes, with the stream and the scratch of the launch, and stores which was quickest.
+ * Does nothing for other kernels, for known shapes, if there is nothing to choose, and if there
+ * is no memory for the operands.  cuDNN is measured first; the best choice so far is saved while
+ * the next kernel runs.  NULL, or a static text that says which kernel did not end
+ * (WEFT_TRIAL_HUNG): it was also printed, and this process cannot use the GPU any more. */
 const char *weft_fused_try (struct weft_fused *f, int device, const struct weft_kernel *k,
                             const struct weft_cuda_launch *l, const char *machine);
 
-/* Load and save the choices between cuDNN and own kernels, in a file for this machine
+/* Load and save the choices of attention kernels, in a file for this machine
  * (kernels/cuda/trial.h).  The file is read once for each device, and written if there are new
  * choices. */
 void weft_fused_load (struct weft_fused *f, int device, const char *machine);

@@ -65,5 +65,6 @@ class Machine:
             self.text = self.data = root / "LICENSE"
         # our programs; PyTorch finds its own libraries
         paths = library_folders() + [p for p in (os.environ.get("LD_LIBRARY_PATH"),) if p]
-        self.ours = {"LD_LIBRARY_PATH": ":".join(paths), "NCCL_SOCKET_IFNAME": os.environ.get("NCCL_SOCKET_IFNAME", "lo")}
+        self.ours = {"LD_LIBRARY_PATH": ":".join(paths),
+                     "NCCL_SOCKET_IFNAME": os.environ.get("NCCL_SOCKET_IFNAME", "lo")}
         self.theirs = {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}

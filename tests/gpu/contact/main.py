@@ -32,7 +32,7 @@ import running
 
 LIMITS = {"A": 175, "B": 535}  # seconds of a run: run A is short, and B fits into a command of ten minutes
 SANITIZED = 4                  # failed ops that compute-sanitizer looks at
-IDLE = 20                      # seconds after which a kernel that prints nothing hangs
+IDLE = 30                      # seconds after which a kernel that prints nothing hangs; the first one loads libraries
 
 
 def tell(text):
@@ -179,10 +179,13 @@ class Run:
                 rows.append({"model": part.model, "op": op["begins"], "status": words[-1],
                              "said": running.said(self.err(part.name))})
                 failed.append(op["begins"])
-                self.failed_ops.append((part.model, op["begins"]))
+                self.failed_ops.append((part.model, op["begins"], part.env.get("WEFT_WARPGROUPS")))
                 command = [*part.command, "--from", str(op["number"] + 1)]
             self.write()
-        status = "failed" if "failed" in words or code not in (0, running.LATE) else "late" if code or words else "passed"
+        if "failed" in words or code not in (0, running.LATE):
+            status = "failed"
+        else:
+            status = "late" if code or words else "passed"
         said = f"failed: {', '.join(failed)}" if failed else running.said(self.err(part.name)) if code else ""
         self.record(part.name, status, code, seconds, said)
 
@@ -194,15 +197,19 @@ class Run:
         for part, command, env in self.suspects[:SANITIZED]:
             if part.kind == "twin" or part.command[0] not in (self.m.weft, self.m.tests, self.m.bench):
                 continue
-            self.known_ops(part.name)
+            value = env.get("WEFT_WARPGROUPS")
+            self.known_ops(part.name, value)
             name = f"{part.name}-blocking"
             if not self.elsewise(name, command, {**env, "CUDA_LAUNCH_BLOCKING": "1"}, part.limit):
-                self.known_ops(name)
-        for model, op in list(dict.fromkeys(self.failed_ops))[:SANITIZED]:
+                self.known_ops(name, value)
+        # ops of the kernel tests first: their operands are small
+        failed = sorted(dict.fromkeys(self.failed_ops), key=lambda found: found[0] is not None)
+        for model, op, value in failed[:SANITIZED]:
             program = [self.m.tests, "gpu_kernels", "--", op] if model is None else \
                 [self.m.bench, "--once", "--model", model, "--op", op]
-            self.elsewise(f"sanitizer-{op}", ["compute-sanitizer", "--tool", "memcheck", "--error-exitcode", "9",
-                                              *program], {}, 60)
+            self.elsewise("-".join(filter(None, ("sanitizer", model or "test", op, value))),
+                          ["compute-sanitizer", "--tool", "memcheck", "--error-exitcode", "9", *program],
+                          {"WEFT_WARPGROUPS": value} if value else {}, 60)
 
     def elsewise(self, name, command, env, limit):
         """A part that is not in the tables, because it runs only if something failed."""
@@ -215,12 +222,14 @@ class Run:
         self.record(name, status, code, seconds, "" if status == "passed" else running.said(self.err(name)))
         return status == "passed"
 
-    def known_ops(self, name):
+    def known_ops(self, name, value):
         """Adds the ops that a program's messages name: `OP: status 1` of the kernel tests, `rank 0: OP (` of a step."""
         for stream in (self.out(name), self.err(name)):
             text = running.text_of(stream)
-            self.failed_ops += [(None, op) for op in re.findall(r"^(?:.*\] )?(\w+): (?:status|signal) \d+", text, re.M)]
-            self.failed_ops += [(self.models[0].name, op) for op in re.findall(r"rank \d+: (\w+) \(", text)]
+            tested = re.findall(r"^(?:.*\] )?(\w+): (?:status|signal) \d+", text, re.M)
+            ran = re.findall(r"rank \d+: (\w+) \(", text)
+            self.failed_ops += [(None, op, value) for op in tested]
+            self.failed_ops += [(self.models[0].name, op, value) for op in ran]
 
     # --------------------------------------------------------------------------- document
 
@@ -275,7 +284,8 @@ def gpu_tests(m):
                               check=False).stdout
     except (OSError, subprocess.TimeoutExpired):
         said = ""
-    return [line for line in said.splitlines() if line.startswith("gpu_")] or ["gpu_kernels", "gpu_processes", "gpu_train"]
+    found = [line for line in said.splitlines() if line.startswith("gpu_")]
+    return found or ["gpu_kernels", "gpu_processes", "gpu_train"]
 
 
 def unpack(archive, to):
@@ -293,8 +303,9 @@ def unpack(archive, to):
 
 def build(root):
     """Builds the programs of the repository."""
-    made = subprocess.run([root / "weft", "--no-install", "knobs"], stdout=subprocess.DEVNULL, check=False).returncode
-    if made or subprocess.run(["ninja", "-C", root / "build", "all"], stdout=subprocess.DEVNULL, check=False).returncode:
+    for command in ([root / "weft", "--no-install", "knobs"], ["ninja", "-C", root / "build", "all"]):
+        if subprocess.run(command, stdout=subprocess.DEVNULL, check=False).returncode == 0:
+            continue
         tell("the build failed: a GPU machine may lack our libraries, tests/gpu/pack.sh packs them")
         sys.exit(2)
 

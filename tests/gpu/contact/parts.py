@@ -8,6 +8,7 @@ import dataclasses
 WAYS = (("default", {}, []), ("no-warpgroups", {"WEFT_WARPGROUPS": "0"}, []),
         ("fused", {}, ["--attention-backend", "fused"]))
 OWN_WAYS = (0, 1)  # for parts that are about Weft's own attention
+PRODUCER = {"WEFT_WARPGROUPS": "producer"}  # attention with a producer warp, without measuring whether it is faster
 
 
 @dataclasses.dataclass
@@ -91,11 +92,13 @@ def first_contact(m):
             Part("libraries", "AB", 20, [m.bench, "--device"], "lines"),
             Part("ceilings", "AB", 30, [m.bench, "--ceilings"], "lines"),
             Part("test_gpu_kernels", "A", 75, [m.tests, "gpu_kernels"]),
-            Part("nano", "AB", 30, nano, ways=(0, 1, 2))]
+            Part("nano", "AB", 30, nano, ways=(0, 1, 2)),
+            *(Part(f"test_producer_{op}", "A", 30, [m.tests, "gpu_kernels", "--", op], env=PRODUCER)
+              for op in ("attention", "attention_bwd"))]
 
 
 def kernels(m, model, runs, name, *flags, env=None):
-    return Part(f"{name}-{model.name}", runs, 45, [m.bench, "--json", "--model", model.name, *flags], "kernels",
+    return Part(f"{name}-{model.name}", runs, 60, [m.bench, "--json", "--model", model.name, *flags], "kernels",
                 model.name, env or {}, least=model.least)
 
 
@@ -117,11 +120,12 @@ def trainings(m, results, all_models):
     first, *others = all_models
     auto = ["--attention-backend", "auto"]
 
-    def trained(model, name, limit, *flags, ways=(0, 1, 2)):
+    def trained(model, name, limit, *flags, ways=(0, 1, 2), env=None):
         return Part(name, "B", limit, [*train(m, model, model.steps + model.warm_up), *flags], "train", model.name,
-                    ways=ways, least=model.least)
+                    env or {}, ways, model.least)
 
-    parts = [trained(first, first.name, 60, *auto), trained(first, f"{first.name}-flash", 45, ways=OWN_WAYS)]
+    parts = [trained(first, first.name, 60, *auto), trained(first, f"{first.name}-flash", 45, ways=OWN_WAYS),
+             trained(first, f"{first.name}-producer", 45, ways=(0,), env=PRODUCER)]
     parts += [kernels(m, model, "B", "kernels") for model in all_models]
     parts += [trained(model, model.name, 120, *auto) for model in others]
     parts += [Part(f"ncu-{op}", "B", 25, [m.bench, "--once", "--model", first.name, "--op", op], "ncu", first.name)
@@ -140,6 +144,7 @@ def all_parts(m, results, all_models, gpu_tests):
     first = all_models[0]
     parts = first_contact(m)
     parts += [kernels(m, model, "A", "attention", "--op", "attention") for model in all_models]
+    parts += [kernels(m, model, "A", "producer", "--op", "attention", env=PRODUCER) for model in all_models]
     parts += trainings(m, results, all_models)
     parts += [Part(f"test_{name}", "B", 60, [m.tests, name]) for name in gpu_tests if name != "gpu_kernels"]
     parts += [Part(f"{first.name}-torch-{word}", "B", 120, twin(m, first, *flags), "twin", first.name, env=m.theirs,

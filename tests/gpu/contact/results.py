@@ -39,7 +39,8 @@ def trained(path, model):
     middle = statistics.median(times)
     last = steps[-1]
     return {"steps": len(steps), "time_s": middle, "least_s": min(times), "most_s": max(times),
-            "tokens_per_s": model.tokens() / middle, "mfu": last["mfu"] * last["time_s"] / middle if last.get("mfu") else None,
+            "tokens_per_s": model.tokens() / middle,
+            "mfu": last["mfu"] * last["time_s"] / middle if last.get("mfu") else None,
             "peak_bytes": last.get("peak_bytes"), "loss": last.get("loss"),
             "reserved_bytes": next((r["reserved_bytes"] for r in rows if "reserved_bytes" in r), None)}
 
