@@ -59,10 +59,10 @@ double *weft_api_add_reals (weft_table *table, const char *name, const char *uni
 /* A column of indices into `words`, a static, NULL-terminated list. */
 int32_t *weft_api_add_words (weft_table *table, const char *name, const char *doc,
                              const char *const *words);
-/* A column of texts, of which every different one is stored once. weft_api_set_text() sets one row;
- * NULL: no value. */
-void weft_api_add_texts (weft_table *table, const char *name, const char *doc);
-void weft_api_set_text (weft_table *table, size_t row, const char *text);
+/* A column of texts, of which every different one is stored once. weft_api_add_texts() returns the
+ * number of the column, and weft_api_set_text() sets one of its rows; NULL: no value. */
+size_t weft_api_add_texts (weft_table *table, const char *name, const char *doc);
+void weft_api_set_text (weft_table *table, size_t column, size_t row, const char *text);
 
 /* module.c: FALSE with an error if a step is in progress. `call` is the name of the API function
  * that is allowed only between steps. */

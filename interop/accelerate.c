@@ -54,7 +54,13 @@ mixed_out (const weft_reading *reading)
     return cast && strcmp (precision, "fp32") == 0 && is (reading, "autocast_dtype", "bf16")
                ? g_strdup ("bf16")
                : NULL;
-  gboolean half = strcmp (precision, "fp16") == 0 && !is (reading, "distributed_config", "fsdp2");
+  /* the types with a loss scale: MEGATRON_LM, and DEEPSPEED, which accelerate.def sets for one
+   * level of sharding */
+  gboolean scales =
+      is (reading, "distributed_config", "megatron_ddp") ||
+      (is (reading, "distributed_config", "megatron_fsdp") &&
+       is (reading, "data_parallel_sharding_strategy", "optim_grads_params"));
+  gboolean half = strcmp (precision, "fp16") == 0 && scales;
   return !cast && (half || strcmp (precision, "bf16") == 0) ? g_strdup (precision) : NULL;
 }
 

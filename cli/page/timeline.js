@@ -124,7 +124,36 @@
       memory.total[i] = total;
       memory.most = Math.max(memory.most, total);
     }
+    memory.highest = highest(memory.total);
     return source.memory = memory;
+  }
+
+  // For blocks of 2, 4, 8 ... events the event with the most bytes.
+  function highest(total) {
+    const levels = [];
+    for (let n = total.length; n > 1; n = Math.ceil(n / 2)) {
+      const under = levels[levels.length - 1], up = new Uint32Array(Math.ceil(n / 2));
+      for (let i = 0; i < up.length; i++) {
+        const a = under ? under[2 * i] : 2 * i, b = 2 * i + 1 < n ? (under ? under[2 * i + 1] : 2 * i + 1) : a;
+        up[i] = total[b] > total[a] ? b : a;
+      }
+      levels.push(up);
+    }
+    return levels;
+  }
+
+  // The event with the most bytes among first..last.
+  function mostOf(memory, first, last) {
+    let best = first;
+    for (let i = first; i <= last;) {
+      let level = 0; // of the largest block that begins at i and ends by last
+      while (level < memory.highest.length && i % 2 ** (level + 1) === 0 && i + 2 ** (level + 1) - 1 <= last)
+        level++;
+      const at = level ? memory.highest[level - 1][i / 2 ** level] : i;
+      if (memory.total[at] > memory.total[best]) best = at;
+      i += 2 ** level;
+    }
+    return best;
   }
 
   // Index of the last event at or before t; -1: none.
@@ -302,13 +331,9 @@
     pen.fillStyle = soft;
     pen.fillText(`memory r${head.rows[row].rank}`, 4, top + 12);
     pen.fillText(quantity(memory.most, "B"), 4, top + 28);
-    const next = (i) => i + 1 < memory.time.length ? memory.time[i + 1] : head.seconds;
     for (let px = LEFT; px < width; px++) {
-      // the event with the most bytes within this pixel
-      const until = time(px + 1);
-      let best = Math.max(eventAt(memory, time(px)), 0);
-      for (let i = best, n = 0; i < memory.time.length && memory.time[i] <= until && n < 400; i++, n++)
-        if (memory.total[i] > memory.total[best] && next(i) > time(px)) best = i;
+      const first = Math.max(eventAt(memory, time(px)), 0);
+      const best = mostOf(memory, first, Math.max(eventAt(memory, time(px + 1)), first));
       let y = top + tall;
       for (let part = 0; part < parts; part++) {
         const bytes = memory.parts[best * parts + part] * scale;

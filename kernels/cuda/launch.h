@@ -170,7 +170,8 @@ struct weft_cuda_shape {
     return (bytes);                                                                                \
   }
 
-/* Workspace of a product of cuBLASLt (32 MiB on Hopper; holds split-K sums). */
+/* Workspace of a product of cuBLASLt: twice what NVIDIA recommends for Hopper, because split-K
+ * keeps fp32 sums of each part there. */
 #define WEFT_BLAS_SCRATCH (64u << 20)
 
 #ifdef __cplusplus

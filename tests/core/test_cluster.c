@@ -88,6 +88,22 @@ assert_commented (const weft_conf *conf)
 
 /* Every number of a bundled file must be stated in the file or in a base of it, with its source
  * in a comment on the same line or on the line before. */
+/* Whether a bundled file may omit a field: a stack need not say of every fused kernel (the FUSION
+ * rows of core/ops.def) that it has none. */
+static gboolean
+may_omit (const struct weft_sheet *sheet, unsigned field)
+{
+  static const unsigned fusions[] = {
+#define FUSION(fused, first, second, field, ...) field,
+#include "core/ops.def"
+  };
+
+  for (unsigned i = 0; sheet == &weft_stack_sheet && i < G_N_ELEMENTS (fusions); i++)
+    if (fusions[i] == field)
+      return TRUE;
+  return FALSE;
+}
+
 static void
 assert_sources (const struct weft_sheet *sheet, const char *name)
 {
@@ -96,7 +112,7 @@ assert_sources (const struct weft_sheet *sheet, const char *name)
 
   assert_non_null (file);
   for (unsigned i = 0; i < sheet->table->n; i++) {
-    given += file->from[i].entry != NULL;
+    given += file->from[i].entry != NULL || may_omit (sheet, i);
     wanted += weft_sheet_has (sheet, file->values, i);
   }
   /* A bundled topology file gives every field except measured seconds. A file of a rail fabric may

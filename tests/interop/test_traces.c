@@ -262,8 +262,8 @@ a_cost_table_has_the_seconds_of_the_traced_ops (void **state)
   }
 }
 
-/* A profile with recorded shapes: a product of 128 x 64 with 64 x 96 is the matmul of that size.
- * */
+/* A profile with recorded shapes: a product of 128 x 64 with 64 x 96 is the matmul of that
+ * size. */
 static void
 shapes_of_operands_join_products (void **state)
 {

@@ -145,12 +145,12 @@ preserve_fp32_weights_off_updates_what_kernels_read (void **state)
     for (uint32_t op = 0; op < p->n_op; op++)
       if (p->op[op].kind == WEFT_OP_ADAM) {
         const struct weft_use *use = &p->uses[p->op[op].uses];
-        assert_int_equal (p->buf[use[0].buf].dtype, on ? WEFT_FP32 : WEFT_BF16);
+        assert_int_equal (p->buf[use[0].buf].dtype, WEFT_BF16);
         assert_int_equal (use[3].buf == WEFT_NO_BUF, !on);
-        /* bytes per element that Adam reads and writes: gradient 4, both moments 16, then master
-         * weight 8 and bf16 weight 2, or bf16 weight 4 if there is no master */
+        /* bytes per element that Adam reads and writes: bf16 gradient 2, both moments 16, then
+         * master weight 8 and bf16 weight 2, or bf16 weight 4 if there is no master */
         assert_true (weft_op_bytes (p, op) ==
-                     weft_op_shape (p, op)->dim[0] * (on ? 4 + 16 + 8 + 2 : 4 + 16 + 4));
+                     weft_op_shape (p, op)->dim[0] * (on ? 2 + 16 + 8 + 2 : 2 + 16 + 4));
       }
   }
 }

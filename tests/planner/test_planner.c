@@ -506,7 +506,7 @@ a_model_that_fits_nowhere_is_infeasible (void **state)
   assert_int_equal (search->by_fate[WEFT_FATE_MEMORY] + search->by_fate[WEFT_FATE_RULE], search->n);
 }
 
-/* Llama 3 70B needs more than 16 bytes per parameter, and so at least 18 H100 GPUs. On fewer GPUs
+/* Llama 3 70B needs 16 bytes per parameter and activations, and so at least 14 H100 GPUs. On fewer
  * the search names the strategy that needs least memory, and a sufficient number of GPUs. */
 static void
 where_nothing_fits_the_closest_strategy_and_enough_gpus_are_named (void **state)
@@ -525,7 +525,7 @@ where_nothing_fits_the_closest_strategy_and_enough_gpus_are_named (void **state)
   for (uint32_t i = 0; i < search->n; i++)
     if (search->candidate[i].weighed)
       assert_true (search->candidate[i].bytes >= search->closest->bytes);
-  assert_in_range (search->enough_gpus, 18, 64);
+  assert_in_range (search->enough_gpus, 14, 64);
   assert_true (weft_cluster_resize (&job.cluster, search->enough_gpus, 0, NULL));
   g_autoptr (weft_search) larger = search_all (&job, 1);
   assert_int_equal (larger->by_fate[WEFT_FATE_SIMULATED], 1);
