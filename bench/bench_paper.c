@@ -157,6 +157,40 @@ print_parts (const struct result *r, GPtrArray *rows)
   printf ("\n");
 }
 
+/* Seconds of all ops of a kind of attention, by kernels with or without a producer warp. */
+static double
+attention_seconds (const struct result *r, enum weft_op_kind kind, gboolean producer)
+{
+  const weft_program *p = r->plan->role[0];
+  struct weft_cost cost = weft_plan_cost (r->plan);
+  double seconds = 0;
+
+  for (uint32_t op = 0; op < p->n_op; op++)
+    if (p->op[op].kind == kind) {
+      const struct weft_shape *shape = weft_op_shape (p, op);
+      struct weft_attention_run run = { weft_cost_split (&cost, kind, shape).rate,
+                                        (double) cost.cluster->f.gpu_sms, producer };
+      seconds += weft_attention_kernel_seconds (cost.cluster, kind, shape, &run);
+    }
+  return seconds;
+}
+
+static void
+print_attention (const struct result *r)
+{
+  printf ("\n## Attention\n\nThe kernels that `attention_backend` = flash runs, which are priced "
+          "above, and those with a\nproducer warp, which `auto` measures beside them and cuDNN's; ms "
+          "of a step, without the kernels\nbefore and after. Nothing is known of cuDNN's here.\n\n"
+          "| model | op | flash | producer warp |\n|---|---|---|---|\n");
+  for (unsigned m = 0; m < N_MODEL; m++)
+    for (unsigned back = 0; back < 2; back++) {
+      enum weft_op_kind kind = back ? WEFT_OP_ATTENTION_BWD : WEFT_OP_ATTENTION;
+      printf ("| %s | `%s` | %.1f | %.1f |\n", models[m].name, weft_op_info[kind].word,
+              1e3 * attention_seconds (&r[m], kind, FALSE),
+              1e3 * attention_seconds (&r[m], kind, TRUE));
+    }
+}
+
 /* The lines of bench/paper.csv, which must be the parts in their order. */
 static GPtrArray *
 read_estimate (GError **error)
@@ -184,15 +218,18 @@ read_estimate (GError **error)
 static const char head[] =
     "# A step on one H200, on paper\n\n"
     "Made by `./weft bench paper > bench/results/paper.md`. **Nothing here was measured**: it is\n"
-    "what `weft sim` predicts for Weft's own kernels, and beside it what a reader of the kernels\n"
-    "estimated by hand (`bench/paper.csv`, +-10 %). The prices follow from\n"
+    "what `weft sim` predicts for Weft's own kernels, and beside it what a reader estimated by hand\n"
+    "(`bench/paper.csv`, +-10 %) for the kernels of an earlier day: since then norms, loss, optimizer,\n"
+    "attention and the choice of matmul algorithms have changed. The prices follow from\n"
     "`core/gpu_kernels.def`, which holds tiles, grids, registers and instruction counts of the\n"
     "kernels, and from `core/plan/cost.h`. Estimates in them: the latency of busy memory\n"
     "(`memory_latency` of the topology), the share of copy bandwidth that a kernel with enough\n"
     "loads reaches (`memory_share`), the constant part of a tile of cuBLASLt (`matmul_k_half`),\n"
     "and the gap between kernels (`kernel_gap`). The sustained rate of tensor cores is fitted to\n"
-    "published runs of other software. None was set to agree with the other estimate. Limits of\n"
-    "shared memory are not in the model of attention, so its backward pass is optimistic.\n\n";
+    "published runs of other software. None was set to agree with the other estimate. The model of\n"
+    "attention knows no bank conflicts and no waits for loads within a row of tiles, so its backward\n"
+    "pass is optimistic. GPT-2 has a vocabulary that is padded from 50,257 to 50,304: rows of logits\n"
+    "then begin at multiples of 16 bytes.\n\n";
 
 int
 main (void)
@@ -207,6 +244,7 @@ main (void)
   if (good) {
     fputs (head, stdout);
     print_parts (r, rows);
+    print_attention (r);
     for (unsigned m = 0; m < N_MODEL; m++)
       print_kernels (&models[m], &r[m]);
   } else

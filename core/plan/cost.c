@@ -399,7 +399,9 @@ price_own_attention (const struct weft_cost *cost, enum weft_op_kind kind,
   double rows = (double) s->dim[0] * (double) s->dim[1] * (double) s->dim[2];
   double value = (double) (s->dim[6] ? s->dim[6] : s->dim[4]);
 
-  parts->work = weft_attention_kernel_seconds (cost->cluster, kind, s, parts->rate, sms);
+  struct weft_attention_run run = { parts->rate, sms, FALSE };
+
+  parts->work = weft_attention_kernel_seconds (cost->cluster, kind, s, &run);
   if (is_attention_backward (kind))
     parts->work += 2 * parts->gap + 2 * rows * value * weft_dtype_bytes (s->dtype) /
                                         cost->cluster->f.gpu_memory_bandwidth;

@@ -15,6 +15,8 @@ enum {
   HOPPER = 90,
   PACK = 16,         /* bytes */
   MOST_IN_Y = 65535, /* blocks of a grid in dimension y, by which rows are counted */
+  NORM_SMS = 132,    /* MULTIPROCESSORS of norm_rows.cuh */
+  SETTLE = 100,      /* cycles at the end of a stage of attention (gpu_kernels.h) */
 };
 
 const char *const weft_limit_words[] = { "bandwidth", "loads in flight", "instructions",
@@ -76,6 +78,10 @@ team_grid (const struct weft_memory_kernel *k, const struct weft_shape *s,
   grid->threads = (uint32_t) threads;
   grid->elements = (double) s->dim[1] * (in_warp ? k->team[0] : 1);
   grid->on_sm = on_sm (grid->threads, k->team_registers[in_warp ? per - 1 : 3 + MIN (per, 2)], 0);
+  if (!in_warp && k->block_waits > 0)
+    grid->waits = k->block_waits;
+  if (k->resident[0])
+    grid->blocks = NORM_SMS * (in_warp ? k->resident[0] : k->resident[MIN (per, 2)] / threads);
 }
 
 static double
@@ -87,7 +93,9 @@ elements_of (const struct weft_memory_kernel *k, const struct weft_shape *s)
 struct weft_kernel_grid
 weft_memory_grid (const struct weft_memory_kernel *k, const struct weft_shape *s)
 {
-  struct weft_kernel_grid grid = { .threads = k->threads };
+  struct weft_kernel_grid grid = { .blocks = k->most_blocks,
+                                   .threads = k->threads,
+                                   .waits = k->waits };
 
   if (k->team[0])
     team_grid (k, s, &grid);
@@ -105,7 +113,7 @@ weft_memory_grid (const struct weft_memory_kernel *k, const struct weft_shape *s
     blocks = in_row * (double) MIN (s->dim[0], MOST_IN_Y);
     grid.elements = (double) s->dim[1] / in_row;
   }
-  grid.blocks = (uint64_t) (k->most_blocks ? fmin (blocks, k->most_blocks) : blocks);
+  grid.blocks = (uint64_t) (grid.blocks ? fmin (blocks, (double) grid.blocks) : blocks);
   return grid;
 }
 
@@ -123,7 +131,7 @@ weft_memory_kernel_seconds (const struct weft_cluster *c, enum weft_op_kind kind
   double n = elements_of (k, s), at_once = fmin ((double) grid.blocks, grid.on_sm * sms);
 
   seconds[WEFT_LIMIT_FLIGHT] =
-      ceil (n / (grid.elements * at_once)) * k->waits * c->f.gpu_memory_latency;
+      ceil (n / (grid.elements * at_once)) * grid.waits * c->f.gpu_memory_latency;
   seconds[WEFT_LIMIT_INSTRUCTIONS] = n * k->instructions / (sms * LANES * clock_of (c));
   seconds[WEFT_LIMIT_SPECIALS] = n * k->specials / (sms * SPECIAL_LANES * clock_of (c));
   for (enum weft_kernel_limit i = WEFT_LIMIT_FLIGHT; i < WEFT_N_LIMIT; i++)
@@ -176,6 +184,7 @@ tile_seconds (const struct weft_cluster *c, const struct weft_attention_kernel *
     double on_scores =
         scores / clock * (k->stage[i].instructions / LANES + k->stage[i].specials / SPECIAL_LANES);
     all += fmax (k->stage[i].products * each, on_scores);
+    all += k->stage[i].products > 0 ? SETTLE / clock : 0;
     products += k->stage[i].products * each;
     work += on_scores;
   }
@@ -200,12 +209,25 @@ outer_tiles (const struct weft_attention_kernel *k, const struct weft_shape *s)
   return (s->dim[1] + k->outer - 1) / k->outer;
 }
 
+/* The width to which the kernels pad heads. */
+static uint32_t
+padded_width (const struct weft_shape *s)
+{
+  return s->dim[4] <= 64 ? 64 : 128;
+}
+
+static gboolean
+is_for (const struct weft_attention_kernel *k, const struct weft_shape *s)
+{
+  return !k->width || k->width == padded_width (s);
+}
+
 uint64_t
 weft_attention_kernel_blocks (const char *kernel, const struct weft_shape *s)
 {
   for (unsigned i = 0; i < G_N_ELEMENTS (attention_kernels); i++) {
     const struct weft_attention_kernel *k = &attention_kernels[i].k;
-    if (g_str_equal (k->kernel, kernel))
+    if (g_str_equal (k->kernel, kernel) && is_for (k, s))
       return outer_tiles (k, s) * s->dim[0] * (k->by_key ? s->dim[3] : s->dim[2]);
   }
   return 0;
@@ -213,12 +235,13 @@ weft_attention_kernel_blocks (const char *kernel, const struct weft_shape *s)
 
 static double
 pass_seconds (const struct weft_cluster *c, const struct weft_attention_kernel *k,
-              const struct weft_shape *s, double rate, double sms)
+              const struct weft_shape *s, const struct weft_attention_run *run)
 {
-  double width = s->dim[4] <= 64 ? 64 : 128, tile = tile_seconds (c, k, width, rate);
+  double width = padded_width (s), tile = tile_seconds (c, k, width, run->rate);
   double heads = (double) (k->by_key ? s->dim[3] : s->dim[2]), most = 0, sum = 0;
   double inner_heads = k->by_key ? (double) s->dim[2] / (double) s->dim[3] : 1;
-  double last = 2.0 * k->outer * k->inner * width * (double) c->f.gpu_sms / rate;
+  double last = 2.0 * k->outer * k->inner * width * (double) c->f.gpu_sms / run->rate;
+  double gradients = (double) s->dim[0] * (double) s->dim[1] * (double) s->dim[2] * width;
   uint64_t n = outer_tiles (k, s);
 
   for (uint64_t i = 0; i < n; i++) {
@@ -226,18 +249,20 @@ pass_seconds (const struct weft_cluster *c, const struct weft_attention_kernel *
     sum += block;
     most = fmax (most, block);
   }
-  sum *= (double) s->dim[0] * heads / sms;
-  return fmax (most, sum + most / 2);
+  sum *= (double) s->dim[0] * heads / run->sms;
+  return fmax (most, sum + most / 2) + gradients * k->after / c->f.gpu_memory_bandwidth;
 }
 
 double
 weft_attention_kernel_seconds (const struct weft_cluster *c, enum weft_op_kind kind,
-                               const struct weft_shape *s, double rate, double sms)
+                               const struct weft_shape *s, const struct weft_attention_run *run)
 {
   double seconds = 0;
 
-  for (unsigned i = 0; i < G_N_ELEMENTS (attention_kernels); i++)
-    if (attention_kernels[i].kind == kind)
-      seconds += pass_seconds (c, &attention_kernels[i].k, s, rate, sms);
+  for (unsigned i = 0; i < G_N_ELEMENTS (attention_kernels); i++) {
+    const struct weft_attention_kernel *k = &attention_kernels[i].k;
+    if (attention_kernels[i].kind == kind && k->producer == run->producer && is_for (k, s))
+      seconds += pass_seconds (c, k, s, run);
+  }
   return seconds;
 }

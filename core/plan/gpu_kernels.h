@@ -15,7 +15,9 @@
  *
  * ATTENTION. A block has an outer tile of rows, and passes over the inner tiles that the mask
  * leaves it. Its stages run one after the other; a stage takes as long as its products on tensor
- * cores or as the work on scores, whichever is longer. The first tile waits for memory, and the
+ * cores or as the work on scores, whichever is longer, and then 100 cycles (estimate: the results
+ * of the last product, and a barrier of 256 threads) in which nothing runs. Where two blocks share
+ * an SM, or warpgroups take turns, stages overlap instead. The first tile waits for memory, and the
  * products of the last stage are not hidden. The last blocks end at different times: half of the
  * longest block is added.
  *
@@ -50,7 +52,12 @@ struct weft_memory_kernel {
    * block otherwise; most packs of 16 bytes of a thread in a warp */
   uint32_t team[3];
   uint32_t team_registers[6]; /* with 1, 2, 3, 4 packs of a thread in a warp, 1, 2 in a block */
+  /* not 0: instead of most_blocks, the blocks that run at once on 132 multiprocessors, also on
+   * other GPUs: blocks on each if a row fits into a warp; otherwise threads on each where they hold
+   * one pack of a row, and where they hold two */
+  uint32_t resident[3];
   double waits, instructions, specials;
+  double block_waits; /* waits where a block computes a row; 0: the same */
 };
 
 struct weft_attention_stage {
@@ -60,18 +67,21 @@ struct weft_attention_stage {
 
 struct weft_attention_kernel {
   const char *kernel;           /* its name */
+  gboolean producer;            /* one of the kernels with a producer warp */
+  uint32_t width;               /* of heads, padded to 64 or 128; 0: both */
   uint32_t outer, inner, on_sm; /* rows of the tiles; blocks on an SM */
   gboolean by_key;              /* outer tiles are keys, inner ones queries of a group's heads */
   gboolean apart;               /* stages of warpgroups overlap (ping-pong), so that a tile takes as
                                  * long as all its products or all its work on scores */
-  struct weft_attention_stage stage[3];
+  double after;                 /* bytes of each query gradient that a last kernel moves */
+  struct weft_attention_stage stage[4];
 };
 
 /* How a kernel is launched for a shape. */
 struct weft_kernel_grid {
   uint64_t blocks;
   uint32_t threads, on_sm; /* threads of a block; blocks that an SM can hold at once */
-  double elements;         /* of a block in one round */
+  double elements, waits;  /* of a block in one round; latencies of the round */
 };
 
 /* The rows of an op; NULL or 0: none. */
@@ -97,6 +107,11 @@ gboolean weft_attention_kernel_takes (const struct weft_cluster *c, enum weft_op
 /* Blocks of the kernel of this name; 0: no row has it. */
 uint64_t weft_attention_kernel_blocks (const char *kernel, const struct weft_shape *s);
 
-/* Seconds of the kernels of attention. `rate`: FLOP/s of tensor cores on all SMs. */
+/* Which kernels of attention run, and on what. */
+struct weft_attention_run {
+  double rate, sms;  /* FLOP/s of tensor cores on all SMs; SMs that the kernels have */
+  gboolean producer; /* the kernels with a producer warp */
+};
 double weft_attention_kernel_seconds (const struct weft_cluster *c, enum weft_op_kind kind,
-                                      const struct weft_shape *s, double rate, double sms);
+                                      const struct weft_shape *s,
+                                      const struct weft_attention_run *run);

@@ -3,6 +3,7 @@
  * correctly. */
 #include "core/job/stack.h"
 #include "core/plan/gpu_kernels.h"
+#include "kernels/cuda/producer.h"
 #include "kernels/cuda/table.h"
 #include "kernels/float.h"
 #include "tests/made/cuda_case.h"
@@ -141,7 +142,7 @@ static const struct real {
 /* Launches the kernel of a call, and runs none of its blocks: the addresses of the operands have no
  * memory. They are `askew` bytes after a multiple of 256. */
 static void
-launch_real (const struct real *r, gboolean warpgroups, uint64_t askew)
+launch_real (const struct real *r, int warpgroups, uint64_t askew)
 {
   struct kernel_argument argument[WEFT_MOST_OPERANDS];
   struct weft_kernel k = call_of (r->kind, r->dim);
@@ -253,22 +254,30 @@ assert_grid (const struct real *r, const char *kernel, uint64_t blocks, uint32_t
               threads);
 }
 
-/* Threads of both warpgroups of an attention kernel. */
-enum { ATTENTION_THREADS = 256 };
-
+/* Kernels of attention, and threads of their blocks for heads of 64 and 128. */
 static uint32_t
 check_attention_grids (const struct real *r, const struct weft_shape *shape)
 {
-  static const char *const kernels[] = { "warpgroup_forward", "warpgroup_queries",
-                                         "warpgroup_keys" };
+  static const struct {
+    const char *name;
+    gboolean producer;
+    uint32_t threads[2];
+  } kernels[] = { { "warpgroup_forward", FALSE, { 256, 256 } },
+                  { "warpgroup_queries", FALSE, { 256, 256 } },
+                  { "warpgroup_keys", FALSE, { 256, 256 } },
+                  { "producer_forward", TRUE, { 512, 384 } },
+                  { "producer_backward", TRUE, { 384, 384 } } };
   uint32_t n = 0;
 
-  for (unsigned i = 0; i < G_N_ELEMENTS (kernels); i++)
-    if (launches (r, kernels[i])) {
-      assert_grid (r, kernels[i], weft_attention_kernel_blocks (kernels[i], shape),
-                   ATTENTION_THREADS);
+  for (unsigned i = 0; i < G_N_ELEMENTS (kernels); i++) {
+    uint64_t before = emulated_launches (kernels[i].name);
+    launch_real (r, kernels[i].producer ? WEFT_WARPGROUPS_PRODUCER : WEFT_WARPGROUPS, 0);
+    if (emulated_launches (kernels[i].name) > before) {
+      assert_grid (r, kernels[i].name, weft_attention_kernel_blocks (kernels[i].name, shape),
+                   kernels[i].threads[shape->dim[4] > 64]);
       n++;
     }
+  }
   return n;
 }
 
@@ -293,7 +302,7 @@ launches_have_the_grids_of_the_cost_model (void **state)
     memory++;
   }
   assert_in_range (memory, 10, G_N_ELEMENTS (reals));
-  assert_in_range (attention, 4, 3 * G_N_ELEMENTS (reals));
+  assert_in_range (attention, 8, 5 * G_N_ELEMENTS (reals));
   emulated_run_blocks (EMULATED_ALL);
 }
 
