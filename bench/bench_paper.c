@@ -178,10 +178,12 @@ attention_seconds (const struct result *r, enum weft_op_kind kind, gboolean prod
 static void
 print_attention (const struct result *r)
 {
-  printf ("\n## Attention\n\nThe kernels that `attention_backend` = flash runs, which are priced "
-          "above, and those with a\nproducer warp, which `auto` measures beside them and cuDNN's; ms "
-          "of a step, without the kernels\nbefore and after. Nothing is known of cuDNN's here.\n\n"
-          "| model | op | flash | producer warp |\n|---|---|---|---|\n");
+  fputs ("\n## Attention\n\n"
+         "The kernels that `attention_backend` = flash runs, which are priced above, and those\n"
+         "with a producer warp, which `auto` measures beside them and cuDNN's; ms of a step,\n"
+         "without the kernels before and after. Nothing is known of cuDNN's here.\n\n"
+         "| model | op | flash | producer warp |\n|---|---|---|---|\n",
+         stdout);
   for (unsigned m = 0; m < N_MODEL; m++)
     for (unsigned back = 0; back < 2; back++) {
       enum weft_op_kind kind = back ? WEFT_OP_ATTENTION_BWD : WEFT_OP_ATTENTION;
@@ -218,18 +220,18 @@ read_estimate (GError **error)
 static const char head[] =
     "# A step on one H200, on paper\n\n"
     "Made by `./weft bench paper > bench/results/paper.md`. **Nothing here was measured**: it is\n"
-    "what `weft sim` predicts for Weft's own kernels, and beside it what a reader estimated by hand\n"
-    "(`bench/paper.csv`, +-10 %) for the kernels of an earlier day: since then norms, loss, optimizer,\n"
-    "attention and the choice of matmul algorithms have changed. The prices follow from\n"
-    "`core/gpu_kernels.def`, which holds tiles, grids, registers and instruction counts of the\n"
-    "kernels, and from `core/plan/cost.h`. Estimates in them: the latency of busy memory\n"
+    "what `weft sim` predicts for Weft's own kernels, and beside it what a reader estimated by\n"
+    "hand (`bench/paper.csv`, +-10 %) for the kernels of an earlier day: since then norms, loss,\n"
+    "optimizer, attention and the choice of matmul algorithms have changed. The prices follow\n"
+    "from `core/gpu_kernels.def`, which holds tiles, grids, registers and instruction counts of\n"
+    "the kernels, and from `core/plan/cost.h`. Estimates in them: the latency of busy memory\n"
     "(`memory_latency` of the topology), the share of copy bandwidth that a kernel with enough\n"
     "loads reaches (`memory_share`), the constant part of a tile of cuBLASLt (`matmul_k_half`),\n"
-    "and the gap between kernels (`kernel_gap`). The sustained rate of tensor cores is fitted to\n"
-    "published runs of other software. None was set to agree with the other estimate. The model of\n"
-    "attention knows no bank conflicts and no waits for loads within a row of tiles, so its backward\n"
-    "pass is optimistic. GPT-2 has a vocabulary that is padded from 50,257 to 50,304: rows of logits\n"
-    "then begin at multiples of 16 bytes.\n\n";
+    "the cycles at the end of a stage of attention, and the gap between kernels (`kernel_gap`).\n"
+    "The sustained rate of tensor cores is fitted to published runs of other software. None was\n"
+    "set to agree with the other estimate. The model of attention knows no bank conflicts and no\n"
+    "waits for copies within a row of tiles, so its backward pass is optimistic. GPT-2 has a\n"
+    "vocabulary padded from 50,257 to 50,304: rows of logits begin at multiples of 16 bytes.\n\n";
 
 int
 main (void)

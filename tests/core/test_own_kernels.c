@@ -186,7 +186,8 @@ registers_are_those_of_the_compiler (void **state)
   uint32_t least, most, checked = 0;
 
   (void) state;
-  assert_true (g_file_get_contents (WEFT_SOURCE_DIR "/kernels/cuda/RESOURCES.md", &text, NULL, NULL));
+  if (!g_file_get_contents (WEFT_SOURCE_DIR "/kernels/cuda/RESOURCES.md", &text, NULL, NULL))
+    fail ();
   g_auto (GStrv) page = g_strsplit (text, "\n", -1);
   for (enum weft_op_kind kind = 0; kind < WEFT_N_OP; kind++) {
     const struct weft_memory_kernel *k = weft_memory_kernel (kind);
