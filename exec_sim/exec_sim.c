@@ -107,8 +107,8 @@ mark_contention (struct sim *x, double took, double alone)
     x->t->contended = TRUE;
 }
 
-/* Communication of `actor` on a lane has been ready since `since` and can start now, because
- * `behind` has launched the other side. */
+/* Records that communication of `actor` on a lane waited from `since` until now for actor `behind`,
+ * which has just launched its side of the communication. */
 static void
 note_wait (struct sim *x, uint32_t actor, uint32_t behind, enum weft_lane lane, double since)
 {

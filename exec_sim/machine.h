@@ -17,8 +17,8 @@ struct sim_times {
   double *seconds;
 };
 
-/* The kernel times of ranks of one role that are slow by one factor. With jitter every actor has
- * its own. */
+/* The kernel times of all ranks of one role with the same slowdown. With jitter every actor has its
+ * own kernel times. */
 struct sim_pace {
   uint32_t role, actor; /* actor: the only one with these times, or WEFT_NO_ACTOR */
   double slow;
@@ -78,8 +78,8 @@ struct sim_comm {
 
 struct sim_post {
   uint32_t op;
-  double posted; /* date of its launch */
-  /* of the current transfer: start date, and duration in seconds without contention */
+  double posted; /* date of the launch of the op */
+  /* start date of the current transfer, and its duration in seconds without contention */
   double begin, alone;
 };
 

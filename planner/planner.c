@@ -375,11 +375,11 @@ may_be_a_miss (const struct searcher *s, const struct weft_candidate *c)
  * depend on the machine, so that the numbers of candidates by fate do not either. */
 enum { MOST_AT_A_TIME = 4 };
 
-/* What is refined, and how far. */
+/* The candidates that are refined, and the limit of the refinement. */
 struct aim {
   GSequence *open;
   gboolean (*is_wanted) (const struct searcher *s, const struct weft_candidate *c);
-  enum weft_trial_depth depth; /* of candidates that have all bounds */
+  enum weft_trial_depth depth; /* depth of the trial of candidates that have all bounds */
   double limit;                /* candidates from this bound on are not refined, seconds */
   uint32_t most;               /* number of candidates with a report that end a round */
 };

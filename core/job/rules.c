@@ -334,7 +334,7 @@ broken_spec (const struct weft_job *j)
   return weft_job_schedule_file (j) ? WEFT_SPEC_FITS : weft_spec_broken (&spec);
 }
 
-/* What is wrong with the file pipeline_schedule_file, as text; NULL: nothing. */
+/* The problem of the file pipeline_schedule_file, as text; NULL: there is none. */
 static const char *
 schedule_file_problem (const struct weft_job *j)
 {

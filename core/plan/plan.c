@@ -315,8 +315,8 @@ alone (struct prices *x, uint32_t op)
                              op);
 }
 
-/* Seconds of a communication op, stored because ops repeat. For a collective that joins a launch
- * group, the seconds that it adds to the group; these are not stored. */
+/* Seconds of a communication op. They are stored, because many ops are alike. If a collective joins
+ * a launch group, returns the seconds that it adds to the group, which are not stored. */
 static double
 comm_seconds (struct prices *x, uint32_t op)
 {
