@@ -197,4 +197,4 @@ static const struct CMUnitTest tests[] = {
   cmocka_unit_test (any_settings_are_planned_or_refused_by_a_named_rule),
 };
 
-WEFT_TESTS (tests, .seconds = 5)
+WEFT_TESTS (tests, .seconds = 30)

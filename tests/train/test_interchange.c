@@ -239,4 +239,4 @@ static const struct CMUnitTest tests[] = {
   TEST (gradients_are_the_same_file_under_every_strategy),
 };
 
-WEFT_TESTS (tests, .seconds = 6)
+WEFT_TESTS (tests, .seconds = 20)
