@@ -50,9 +50,8 @@ weft_api_fail_with (weft_error *error, weft_status status, const char *format, .
 bool
 weft_api_given (const char *call, const char *what, const void *pointer, weft_error *error)
 {
-  return pointer ||
-         weft_api_fail_with (error, WEFT_STATUS_BAD_INPUT, "%s: %s: found NULL, wanted a %s", call,
-                             what, what);
+  return pointer || weft_api_fail_with (error, WEFT_STATUS_BAD_INPUT,
+                                        "%s: %s: found NULL, wanted a %s", call, what, what);
 }
 
 bool

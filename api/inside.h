@@ -41,8 +41,8 @@ bool weft_api_done (weft_error *error); /* Clears `error`; always returns true. 
 /* job.c: checks the number of words, and that none of the words is NULL. */
 bool weft_api_words (const char *call, size_t n, const char *const *words, weft_error *error);
 
-/* simulation.c: the executor of predictions with this name, NULL: the first; NULL with an error if
- * there is none. */
+/* simulation.c: finds the executor of predictions with this name; without a name (NULL) returns the
+ * first. Returns NULL with an error if no executor has the name. */
 const struct weft_exec_ops *weft_api_predictor (const char *name, weft_error *error);
 
 /* thread.c: calls run(user) in the thread in which SimGrid runs, and returns when it has returned.
@@ -59,10 +59,10 @@ double *weft_api_add_reals (weft_table *table, const char *name, const char *uni
 /* A column of indices into `words`, a static, NULL-terminated list. */
 int32_t *weft_api_add_words (weft_table *table, const char *name, const char *doc,
                              const char *const *words);
-/* A column of texts, of which every different one is stored once. weft_api_set_text() sets one row;
- * NULL: no value. */
-void weft_api_add_texts (weft_table *table, const char *name, const char *doc);
-void weft_api_set_text (weft_table *table, size_t row, const char *text);
+/* A column of texts, of which every different one is stored once. weft_api_add_texts() returns the
+ * number of the column, and weft_api_set_text() sets one of its rows; NULL: no value. */
+size_t weft_api_add_texts (weft_table *table, const char *name, const char *doc);
+void weft_api_set_text (weft_table *table, size_t column, size_t row, const char *text);
 
 /* module.c: FALSE with an error if a step is in progress. `call` is the name of the API function
  * that is allowed only between steps. */

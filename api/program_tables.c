@@ -2,7 +2,7 @@
 #include "core/report/report.h"
 #include "api/inside.h"
 
-/* Values that mean "none" in a program become -1. */
+/* Returns -1 for a value that means "none" in a program, and the value otherwise. */
 static int64_t
 or_none (uint32_t value, uint32_t none)
 {
@@ -21,38 +21,38 @@ program_of (const char *call, const weft_job *job, uint32_t role, weft_error *er
   return NULL;
 }
 
-/* Labels of ops or buffers: weft_op_label() or weft_buf_label(). */
+/* Adds a column of labels: weft_op_label() of ops, or weft_buf_label() of buffers. */
 static void
 add_labels (weft_table *table, const weft_program *p, uint32_t n,
             char *(*label) (const weft_program *p, uint32_t i))
 {
-  weft_api_add_texts (table, "label", "name in messages and traces");
+  size_t column = weft_api_add_texts (table, "label", "name in messages and traces");
+
   for (uint32_t i = 0; i < n; i++) {
     g_autofree char *text = label (p, i);
-    weft_api_set_text (table, i, text);
+    weft_api_set_text (table, column, i, text);
   }
 }
 
-/* What an op is: number, kind, and where it runs. */
+/* Adds columns for the number of an op, its kind, its lane, and its group of ranks. */
 static void
 add_kinds (weft_table *table, const weft_program *p)
 {
   int64_t *number = weft_api_add_integers (table, "op", "", "number of the op");
-  weft_api_add_texts (table, "kind", "kind of op (core/ops.def)");
-  for (uint32_t i = 0; i < p->n_op; i++)
-    weft_api_set_text (table, i, weft_op_info[p->op[i].kind].word);
+  size_t kind = weft_api_add_texts (table, "kind", "kind of op (core/ops.def)");
   int32_t *lane = weft_api_add_words (table, "lane", "queue that runs the op", weft_lane_words);
   int32_t *axis =
       weft_api_add_words (table, "axis", "group of ranks that communicates", weft_group_words);
 
   for (uint32_t i = 0; i < p->n_op; i++) {
     number[i] = i;
+    weft_api_set_text (table, kind, i, weft_op_info[p->op[i].kind].word);
     lane[i] = p->op[i].lane;
     axis[i] = p->op[i].group == WEFT_GROUP_NONE ? -1 : p->op[i].group;
   }
 }
 
-/* Where in the step an op is: layer, chunk, microbatch, phase. */
+/* Adds columns for the layer, chunk, microbatch and phase of an op. */
 static void
 add_places (weft_table *table, const weft_program *p)
 {
@@ -94,7 +94,7 @@ weft_job_ops (const weft_job *job, uint32_t role, weft_error *error)
   return table;
 }
 
-/* Where a buffer lies and when it is in use. */
+/* Adds columns for the address, size and lifetime of a buffer. */
 static void
 add_extents (weft_table *table, const weft_program *p)
 {
@@ -193,12 +193,12 @@ weft_job_memory (const weft_job *job, weft_error *error)
   weft_table *table = weft_api_table_new ((size_t) report->n_roles * WEFT_N_REPORT_PART);
   int64_t *role = weft_api_add_integers (table, "role", "", "pipeline stage");
   int64_t *bytes = weft_api_add_integers (table, "bytes", "B", "bytes at the peak of the role");
-  weft_api_add_texts (table, "part", "what the bytes hold");
+  size_t name = weft_api_add_texts (table, "part", "what the bytes hold");
   for (uint32_t r = 0, row = 0; r < report->n_roles; r++)
     for (int part = 0; part < WEFT_N_REPORT_PART; part++, row++) {
       role[row] = r;
       bytes[row] = (int64_t) weft_report_part_bytes (&report->role[r], part);
-      weft_api_set_text (table, row, weft_report_parts[part].word);
+      weft_api_set_text (table, name, row, weft_report_parts[part].word);
     }
   weft_api_done (error);
   return table;

@@ -9,8 +9,8 @@
 struct weft_open_ranking {
   struct weft_job job;
   weft_search *search;
-  GPtrArray *given;  /* words of the caller */
-  GPtrArray **words; /* of each strategy, made when they are asked for */
+  GPtrArray *given;  /* words of the job, as the caller gave them */
+  GPtrArray **words; /* words of each strategy, made on first use */
   weft_ranking_options options;
   gboolean stop; /* the caller has asked to end the search */
   GError *reason;
@@ -111,21 +111,25 @@ weft_ranking_describe (const weft_ranking *r, weft_ranking_facts *facts)
                                  .stopped = r->search->stopped };
 }
 
+/* Adds a column for each axis of the search. */
 static void
-add_axis (weft_table *table, const weft_search *search, const struct weft_job *base,
-          enum weft_axis axis)
+add_axes (weft_table *table, const weft_search *search, const struct weft_job *base)
 {
-  const struct weft_field *field = weft_space_field (axis);
+  size_t first = weft_table_columns (table);
 
-  weft_api_add_texts (table, field->name, field->doc);
+  for (enum weft_axis axis = 0; axis < WEFT_N_AXIS; axis++)
+    weft_api_add_texts (table, weft_space_field (axis)->name, weft_space_field (axis)->doc);
   for (uint32_t i = 0; i < search->n; i++) {
     struct weft_job job = weft_space_job (base, &search->candidate[i].choice);
-    g_autofree char *value = weft_field_print (field, *weft_space_setting (&job, axis));
-    weft_api_set_text (table, i, value);
+    for (enum weft_axis axis = 0; axis < WEFT_N_AXIS; axis++) {
+      g_autofree char *value =
+          weft_field_print (weft_space_field (axis), *weft_space_setting (&job, axis));
+      weft_api_set_text (table, first + axis, i, value);
+    }
   }
 }
 
-/* A time that the search has not computed is 0 there, and has no value here. */
+/* The search stores 0 for a time that it has not computed. A table has NaN for a missing value. */
 static double
 or_nan (double seconds)
 {
@@ -154,8 +158,7 @@ weft_ranking_table (const weft_ranking *r, weft_error *error)
     bound[i] = or_nan (c->bound);
     bytes[i] = c->bytes ? (int64_t) c->bytes : -1;
   }
-  for (enum weft_axis axis = 0; axis < WEFT_N_AXIS; axis++)
-    add_axis (table, search, &r->job, axis);
+  add_axes (table, search, &r->job);
   weft_api_done (error);
   return table;
 }
@@ -216,9 +219,9 @@ sweep_table (const weft_variants *v)
 
   for (unsigned list = 0; list < v->list->len; list++) {
     const struct weft_variants_list *of = v->list->pdata[list];
-    weft_api_add_texts (table, g_intern_string (of->name), "value of the setting");
+    size_t value = weft_api_add_texts (table, g_intern_string (of->name), "value of the setting");
     for (uint32_t i = 0; i < v->n; i++)
-      weft_api_set_text (table, i, weft_variants_value (v, i, list));
+      weft_api_set_text (table, value, i, weft_variants_value (v, i, list));
   }
   int32_t *fate =
       weft_api_add_words (table, "fate", "what became of the job", weft_summary_fate_words);
@@ -230,9 +233,9 @@ sweep_table (const weft_variants *v)
     member[i] = weft_summary_has_numbers (&v->cell[i]) ? v->cell[i].member : NAN;
   WEFT_SUMMARY_NUMBER_LIST (ADD_NUMBER)
 #undef ADD_NUMBER
-  weft_api_add_texts (table, "reason", "why a job was refused");
+  size_t reason = weft_api_add_texts (table, "reason", "why a job was refused");
   for (uint32_t i = 0; i < v->n; i++)
-    weft_api_set_text (table, i, v->cell[i].reason[0] ? v->cell[i].reason : NULL);
+    weft_api_set_text (table, reason, i, v->cell[i].reason[0] ? v->cell[i].reason : NULL);
   return table;
 }
 

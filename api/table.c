@@ -3,7 +3,7 @@
 #include "api/inside.h"
 #include <string.h>
 
-/* A column that is being filled: its face, which users see, and what it owns. */
+/* A column that is being filled: `face`, which users see, and the memory of the column. */
 struct column {
   weft_column face;
   void *data;
@@ -64,7 +64,7 @@ weft_table_column (const weft_table *table, size_t i)
   if (i >= weft_table_columns (table))
     return NULL;
   struct column *c = table->column->pdata[i];
-  if (c->texts) { /* adding a text may have moved the list */
+  if (c->texts) { /* the address of the list changes when a text is added */
     c->face.words = (const char *const *) c->texts->pdata;
     c->face.n_words = c->texts->len;
   }
@@ -110,7 +110,7 @@ weft_api_add_words (weft_table *table, const char *name, const char *doc, const 
   return add (table, &face, sizeof (int32_t))->data;
 }
 
-void
+size_t
 weft_api_add_texts (weft_table *table, const char *name, const char *doc)
 {
   const weft_column face = { name, "", doc, WEFT_COLUMN_WORDS, NULL, NULL, 0 };
@@ -119,13 +119,13 @@ weft_api_add_texts (weft_table *table, const char *name, const char *doc)
   c->texts = g_ptr_array_new_with_free_func (g_free);
   c->number = g_hash_table_new (g_str_hash, g_str_equal);
   memset (c->data, 0xff, table->rows * sizeof (int32_t)); /* -1: no value */
+  return table->column->len - 1;
 }
 
-/* Sets a row of the column that was added last. */
 void
-weft_api_set_text (weft_table *table, size_t row, const char *text)
+weft_api_set_text (weft_table *table, size_t column, size_t row, const char *text)
 {
-  struct column *c = table->column->pdata[table->column->len - 1];
+  struct column *c = table->column->pdata[column];
   int32_t *index = c->data;
 
   if (!text)
@@ -145,23 +145,29 @@ weft_api_set_text (weft_table *table, size_t row, const char *text)
 weft_table *
 weft_knob_table (void)
 {
+  static const char *const columns[][2] = {
+    { "name", "name of the knob" },
+    { "type", "type of its value" },
+    { "default", "default value" },
+    { "range", "allowed values" },
+    { "source", "classes that have it" },
+    { "affects", "what it changes" },
+    { "doc", "one line" },
+  };
   const struct weft_table *knobs = &weft_strategy_table;
   weft_table *table = weft_api_table_new (knobs->n);
 
-#define ADD(name, doc, text)                                                                       \
-  weft_api_add_texts (table, name, doc);                                                           \
-  for (unsigned i = 0; i < knobs->n; i++) {                                                        \
-    const struct weft_field *field = &knobs->field[i];                                             \
-    g_autofree char *made = text;                                                                  \
-    weft_api_set_text (table, i, made);                                                            \
+  for (unsigned k = 0; k < G_N_ELEMENTS (columns); k++)
+    weft_api_add_texts (table, columns[k][0], columns[k][1]);
+  for (unsigned i = 0; i < knobs->n; i++) {
+    const struct weft_field *field = &knobs->field[i];
+    g_autofree char *range = weft_field_range (field);
+    const char *const texts[G_N_ELEMENTS (columns)] = { field->name,   weft_type_word (field->type),
+                                                        field->def,    range,
+                                                        field->source, field->affects,
+                                                        field->doc };
+    for (unsigned k = 0; k < G_N_ELEMENTS (columns); k++)
+      weft_api_set_text (table, k, i, texts[k]);
   }
-  ADD ("name", "name of the knob", g_strdup (field->name))
-  ADD ("type", "type of its value", g_strdup (weft_type_word (field->type)))
-  ADD ("default", "default value", g_strdup (field->def))
-  ADD ("range", "allowed values", weft_field_range (field))
-  ADD ("source", "classes that have the knob", g_strdup (field->source))
-  ADD ("affects", "what the knob changes", g_strdup (field->affects))
-  ADD ("doc", "one line", g_strdup (field->doc))
-#undef ADD
   return table;
 }

@@ -28,11 +28,14 @@
 #define COMMON                                                                                     \
   "topology=hgx-h200 gpus=1 precision=bf16 reduction_order=fast "                                  \
   "gradient_accumulation_fusion=true "
+#define GPT2                                                                                       \
+  COMMON "model=gpt2 seq_length=1024 micro_batch_size=64 global_batch_size=64 "                    \
+         "make_vocab_size_divisible_by=128 "
 static const struct model {
   const char *name, *words;
   gboolean asked; /* TRUE: the model is measured only if the command line names it */
 } models[] = {
-  { "gpt2", COMMON "model=gpt2 seq_length=1024 micro_batch_size=64 global_batch_size=64" },
+  { "gpt2", GPT2 },
   { "qwen2.5-1.5b",
     COMMON "model=qwen2.5-1.5b seq_length=1024 micro_batch_size=16 global_batch_size=16" },
   { "llama2-7b", COMMON "model=llama2-7b seq_length=4096 micro_batch_size=1 global_batch_size=1 "
@@ -40,8 +43,7 @@ static const struct model {
   /* lm_head and loss in chunks of tokens. All other ops are those of the row gpt2: use --op
    * xent. */
   { "gpt2-chunks",
-    COMMON "model=gpt2 seq_length=1024 micro_batch_size=64 global_batch_size=64 "
-           "cross_entropy_loss_fusion=true cross_entropy_fusion_impl=linear",
+    GPT2 "cross_entropy_loss_fusion=true cross_entropy_fusion_impl=linear",
     .asked = TRUE },
   { "gpt2-nano", COMMON "model=gpt2-nano seq_length=16 global_batch_size=1", .asked = TRUE },
 };

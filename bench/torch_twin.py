@@ -11,7 +11,7 @@ attention.  If compilation fails, the script reports it on stderr and restarts w
     torch_twin.py --config models/gpt2.json [--num-layers N] [--seq-length 1024]
                   [--micro-batch-size 64] [--global-batch-size 64] [--steps 10] [--grad-reduce-in-fp32]
                   [--compile model|block|none] [--attention default|flash|cudnn] [--recompute]
-                  [--warm-up 3] [--peak-tflops 989]
+                  [--warm-up 3] [--peak-tflops 989] [--make-vocab-size-divisible-by 1]
 
 --describe prints parameters and FLOPs per token, and does not need PyTorch.
 Exit code 3: PyTorch is missing; 4: not enough memory.
@@ -37,13 +37,14 @@ TYPES = ("gpt2", "llama", "qwen2")
 class Shape:
     """Shape of a model, under the same names for all model types."""
 
-    def __init__(self, path, sequence, layers=None):
+    def __init__(self, path, sequence, layers=None, multiple=1):
         config = json.loads(pathlib.Path(path).read_text())
         if config["model_type"] not in TYPES:
             sys.exit(f"{path}: found model_type {config['model_type']}, wanted {', '.join(TYPES)}")
         self.gpt2 = config["model_type"] == "gpt2"
         self.qkv_bias = config["model_type"] != "llama"
         self.vocabulary = config["vocab_size"]
+        self.rows = -(-self.vocabulary // multiple) * multiple  # of embedding and head, padded
         self.tied = config["tie_word_embeddings"]
         self.sequence = sequence
         if self.gpt2:
@@ -140,7 +141,7 @@ def make_modules():
         def __init__(self, s):
             super().__init__()
             self.norm = norm_of(s)
-            self.weight = nn.Parameter(torch.empty(s.vocabulary, s.width))
+            self.weight = nn.Parameter(torch.empty(s.rows, s.width))
 
         def forward(self, x, targets):
             logits = F.linear(self.norm(x), self.weight)
@@ -150,7 +151,7 @@ def make_modules():
         def __init__(self, s, recompute):
             super().__init__()
             self.s, self.recompute = s, recompute
-            self.tokens = nn.Embedding(s.vocabulary, s.width)
+            self.tokens = nn.Embedding(s.rows, s.width)
             self.positions = nn.Embedding(s.positions, s.width) if s.gpt2 else None
             self.blocks = nn.ModuleList(Block(s) for _ in range(s.layers))
             self.ends = Ends(s)
@@ -319,7 +320,7 @@ def arguments():
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
     parser.add_argument("--config", default=str(models / "gpt2.json"))
     for flag, default in (("seq-length", 1024), ("micro-batch-size", 1), ("global-batch-size", 1),
-                          ("steps", 10), ("warm-up", 3)):
+                          ("steps", 10), ("warm-up", 3), ("make-vocab-size-divisible-by", 1)):
         parser.add_argument("--" + flag, type=int, default=default)
     parser.add_argument("--num-layers", type=int, help="use only the first N layers of the model")
     parser.add_argument("--compile", choices=("model", "block", "none"), default="model")
@@ -336,7 +337,7 @@ def arguments():
 
 def main():
     a = arguments()
-    shape = Shape(a.config, a.seq_length, a.num_layers)
+    shape = Shape(a.config, a.seq_length, a.num_layers, a.make_vocab_size_divisible_by)
     if a.describe:
         print(json.dumps({"parameters": shape.parameters(),
                           "flops_per_token": shape.flops_per_token()}))

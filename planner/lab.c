@@ -120,19 +120,63 @@ read_question (weft_lab *lab, unsigned number, GError **error)
   return TRUE;
 }
 
+/* Keys of a section, NULL-terminated; NULL for a section that a lab does not have. */
+static const char *const *
+keys_of (const char *section)
+{
+  static const char *const of_lab[] = { "number", "title", "minutes", NULL };
+  static const char *const of_job[] = { "flags", NULL };
+  static const char *const of_question[] = { "ask", "value", "unit", "within", "look", NULL };
+
+  return g_str_equal (section, "lab")           ? of_lab
+         : g_str_has_prefix (section, JOB)      ? of_job
+         : g_str_has_prefix (section, QUESTION) ? of_question
+                                                : NULL;
+}
+
+static gboolean
+check_entry (const weft_conf *conf, const struct weft_conf_entry *entry, GError **error)
+{
+  const char *const *keys = keys_of (entry->section);
+
+  if (keys && (g_strv_contains (keys, entry->key) || (g_str_has_prefix (entry->section, QUESTION) &&
+                                                      g_str_has_prefix (entry->key, MISTAKE))))
+    return TRUE;
+  if (!keys)
+    return weft_bad_input (
+        error, "%s:%u: found section [%s], wanted [lab], [" JOB "NAME] or [" QUESTION "N]",
+        conf->name, entry->line, entry->section);
+  g_autofree char *known = g_strjoinv (", ", (char **) keys);
+  return weft_bad_input (error, "%s:%u: found %s in [%s], wanted %s", conf->name, entry->line,
+                         entry->key, entry->section, known);
+}
+
+static gboolean
+read_minutes (weft_lab *lab, GError **error)
+{
+  const char *text;
+  double minutes;
+
+  if (!need (lab->conf, "lab", "minutes", &text, error))
+    return FALSE;
+  if (!weft_units_parse (text, "", &minutes, NULL) || !(minutes >= 1 && minutes <= 600))
+    return weft_bad_input (error, "%s: [lab] minutes = %s, wanted 1..600", lab->conf->name, text);
+  lab->minutes = (unsigned) minutes;
+  return TRUE;
+}
+
 static gboolean
 read_lab (weft_lab *lab, GError **error)
 {
-  const char *minutes;
   unsigned n = 0;
 
-  if (!need (lab->conf, "lab", "title", &lab->title, error) ||
-      !need (lab->conf, "lab", "minutes", &minutes, error))
+  if (!need (lab->conf, "lab", "title", &lab->title, error) || !read_minutes (lab, error))
     return FALSE;
-  lab->minutes = (unsigned) atoi (minutes);
   for (unsigned i = 0; i < lab->conf->n_entry; i++) {
     const struct weft_conf_entry *entry = &lab->conf->entry[i];
-    if (g_str_has_prefix (entry->section, JOB) && g_str_equal (entry->key, "flags"))
+    if (!check_entry (lab->conf, entry, error))
+      return FALSE;
+    if (g_str_has_prefix (entry->section, JOB))
       g_hash_table_insert (lab->jobs, (char *) entry->section + strlen (JOB),
                            (char *) entry->value);
     else if (g_str_has_prefix (entry->section, QUESTION) && g_str_equal (entry->key, "ask"))
@@ -274,7 +318,7 @@ walk (JsonNode *node, char *const *path, double *value)
   return TRUE;
 }
 
-/* Sums over the ops of one kind: what an op adds to a sum, or NULL to take the largest. */
+/* What an op adds to a sum over the ops of its kind. */
 static double
 one_op (const weft_plan *plan, uint32_t op)
 {

@@ -76,7 +76,7 @@
     return ops.map((list, lane) => list.length ? makeLane(row, lane, list) : null).filter(Boolean);
   }
 
-  let lanes = [], whole = 0; // all lanes; height of them together
+  let lanes = [], whole = 0; // all lanes, and the sum of their heights
   function layOut() {
     let y = 0;
     for (let row = 0; row < head.rows.length; row++) {
@@ -102,7 +102,8 @@
 
   // ---------------------------------------------------------------------- memory
 
-  // Bytes in use over time on a row, by part: a step function at the begins and ends of ops.
+  // Memory in use on a row over time, in total and for each part of head.parts (weights, gradients
+  // ...). It changes only at the begin and end of ops.
   function memoryOf(row) {
     const source = head.rows[row], role = head.roles[source.role], events = [];
     if (source.memory) return source.memory;
@@ -124,7 +125,36 @@
       memory.total[i] = total;
       memory.most = Math.max(memory.most, total);
     }
+    memory.highest = highest(memory.total);
     return source.memory = memory;
+  }
+
+  // Returns, for each block of 2, 4, 8 ... events, the event with the most bytes.
+  function highest(total) {
+    const levels = [];
+    for (let n = total.length; n > 1; n = Math.ceil(n / 2)) {
+      const under = levels[levels.length - 1], up = new Uint32Array(Math.ceil(n / 2));
+      for (let i = 0; i < up.length; i++) {
+        const a = under ? under[2 * i] : 2 * i, b = 2 * i + 1 < n ? (under ? under[2 * i + 1] : 2 * i + 1) : a;
+        up[i] = total[b] > total[a] ? b : a;
+      }
+      levels.push(up);
+    }
+    return levels;
+  }
+
+  // The event with the most bytes among first..last.
+  function mostOf(memory, first, last) {
+    let best = first;
+    for (let i = first; i <= last;) {
+      let level = 0; // level of the largest block that begins at i and ends at or before `last`
+      while (level < memory.highest.length && i % 2 ** (level + 1) === 0 && i + 2 ** (level + 1) - 1 <= last)
+        level++;
+      const at = level ? memory.highest[level - 1][i / 2 ** level] : i;
+      if (memory.total[at] > memory.total[best]) best = at;
+      i += 2 ** level;
+    }
+    return best;
   }
 
   // Index of the last event at or before t; -1: none.
@@ -162,8 +192,9 @@
 
   // -------------------------------------------------------------------- predecessor
 
-  // The op whose end the op waited for: of its dependencies and the op before it on its lane, the
-  // one that ends last. `reason` says more if it began later than that.
+  // Returns the op for which `op` waited: the one that ends last among the dependencies of `op` and
+  // the previous op of its lane. `how` says which of these it is; `gap` is the time from its end to
+  // the begin of `op`.
   function predecessor(row, op) {
     const source = head.rows[row], role = head.roles[source.role];
     let best = -1, how = "";
@@ -248,7 +279,7 @@
 
   function paintLane(lane, top) {
     let level = 0;
-    // a coarser level while the boxes in view are more than the pixels
+    // choose the finest level whose boxes in view are at most as many as the pixels
     for (; level + 1 < lane.levels.length; level++) {
       const box = lane.levels[level];
       if (firstAfter(box, view.t1) - firstAfter(box, view.t0) <= width - LEFT) break;
@@ -302,13 +333,9 @@
     pen.fillStyle = soft;
     pen.fillText(`memory r${head.rows[row].rank}`, 4, top + 12);
     pen.fillText(quantity(memory.most, "B"), 4, top + 28);
-    const next = (i) => i + 1 < memory.time.length ? memory.time[i + 1] : head.seconds;
     for (let px = LEFT; px < width; px++) {
-      // the event with the most bytes within this pixel
-      const until = time(px + 1);
-      let best = Math.max(eventAt(memory, time(px)), 0);
-      for (let i = best, n = 0; i < memory.time.length && memory.time[i] <= until && n < 400; i++, n++)
-        if (memory.total[i] > memory.total[best] && next(i) > time(px)) best = i;
+      const first = Math.max(eventAt(memory, time(px)), 0);
+      const best = mostOf(memory, first, Math.max(eventAt(memory, time(px + 1)), first));
       let y = top + tall;
       for (let part = 0; part < parts; part++) {
         const bytes = memory.parts[best * parts + part] * scale;
@@ -414,7 +441,8 @@
     draw();
   }
 
-  // The next (1) or previous (-1) op of the lane of the kept op; without one, the first in view.
+  // Moves the selection to the next (1) or previous (-1) op of the same lane. Without a selection,
+  // selects the first op in view.
   function step(by) {
     if (!kept) {
       const lane = lanes[0], i = Math.min(firstAfter(lane.levels[0], view.t0), lane.levels[0].n - 1);

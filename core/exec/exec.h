@@ -163,8 +163,8 @@ gboolean weft_exec_check_size (const weft_plan *plan, const weft_actors *actors,
 gboolean weft_exec_check_graph (const weft_plan *plan, GError **error);
 
 /* Creates the launch models of a predicted step (core/plan/host.h), one per role; the caller frees
- * them with weft_hosts_free(). With `graph` the whole step is one launch (a CUDA graph); NULL with
- * an error if weft_exec_check_graph() refuses this. */
+ * them with weft_hosts_free(). With `graph` the whole step is one launch (a CUDA graph). Returns
+ * FALSE with an error if weft_exec_check_graph() refuses the graph. */
 gboolean
 weft_exec_hosts (const weft_plan *plan, gboolean graph, weft_host ***hosts, GError **error);
 

@@ -37,7 +37,7 @@ struct weft_cost {
   const weft_cost_table *table; /* NULL: formulas only */
   gboolean deterministic; /* whether deterministic_mode is on: some kernels are then slower, by
                            * factors of the stack */
-  enum weft_fp8_price fp8; /* the scaling whose rate fp8 products have */
+  enum weft_fp8_price fp8; /* the scaling recipe that sets the rate of fp8 products */
   enum weft_fp8_lifetime fp8_weights; /* how long weights that were converted to fp8 are kept */
   gboolean drops; /* whether attention in one kernel is priced with dropout of probabilities */
   gboolean fp8_attention; /* whether attention in one kernel is priced with fp8 products */

@@ -31,8 +31,8 @@
  *
  * Dependencies. data_deps are the op's dependencies and the op before it on its lane; ctrl_deps are
  * the latter alone. ASTRA-sim's feeder follows data_deps, so lane order must be among them. Members
- * of one launch (grouped ops) do not depend on one another; the next op of the lane depends on all.
- * */
+ * of one launch (grouped ops) do not depend on one another; the next op of the lane depends on
+ * all. */
 #pragma once
 #include "core/plan/plan.h"
 

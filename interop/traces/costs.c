@@ -45,9 +45,8 @@ add_sample (struct joiner *j, const weft_program *p, uint32_t op, double seconds
 
   for (guint i = 0; i < j->sum->len && !sum; i++) {
     struct sum *s = &g_array_index (j->sum, struct sum, i);
-    if (s->row.kind == new.row.kind &&
-        s->row.ranks ==
-            new.row.ranks &&memcmp (&s->row.shape, &new.row.shape, sizeof new.row.shape) == 0)
+    if (s->row.kind == new.row.kind && s->row.ranks == new.row.ranks &&
+        !memcmp (&s->row.shape, &new.row.shape, sizeof new.row.shape))
       sum = s;
   }
   if (!sum) {

@@ -28,8 +28,8 @@ whole_window (const struct weft_trace_rank *rank)
   return w;
 }
 
-/* The step of a trace of weft sim, whose ranks have one clock: from 0 to the last end of any rank.
- * */
+/* The step of a trace of weft sim, whose ranks have one clock: from 0 to the last end of any
+ * rank. */
 static struct weft_measured_window
 own_window (const weft_trace *trace)
 {
@@ -40,8 +40,8 @@ own_window (const weft_trace *trace)
   return w;
 }
 
-/* First begin and last end of the kernels that the host launched in a range; FALSE: there is none.
- * */
+/* First begin and last end of the kernels that the host launched in a range; FALSE: there is
+ * none. */
 static gboolean
 kernels_of_range (const struct weft_trace_rank *rank, const struct weft_trace_step *range,
                   struct weft_measured_window *w)
@@ -58,8 +58,8 @@ kernels_of_range (const struct weft_trace_rank *rank, const struct weft_trace_st
   return w->begin < w->end;
 }
 
-/* The steps of a GPU, in order of time. The caller frees the array of struct weft_measured_window.
- * */
+/* The steps of a GPU, in order of time. The caller frees the array of struct
+ * weft_measured_window. */
 static GArray *
 windows_of (const struct weft_trace_rank *rank)
 {

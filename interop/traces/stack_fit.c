@@ -43,8 +43,8 @@ priced_seconds (const weft_plan *plan, const weft_measured *m, enum weft_work wo
   return sum / roles;
 }
 
-/* Multiplies the value of each field by predicted / measured, and prices the plan with the result.
- * */
+/* Multiplies the value of each field by predicted / measured, and prices the plan with the
+ * result. */
 static void
 improve (weft_plan *plan, const weft_measured *m, GArray *fitted, union weft_stack *stack)
 {

@@ -119,8 +119,8 @@ depends (const node *n, uint64_t id)
   return FALSE;
 }
 
-/* Dependencies of the program are data dependencies, and every node comes after those it waits for.
- * */
+/* Dependencies of the program are data dependencies, and every node comes after those it waits
+ * for. */
 static void
 check_dependencies (const weft_program *p, uint32_t op, const node *n)
 {

@@ -219,6 +219,58 @@ wrong_files_are_refused_with_their_line (void **state)
   assert_non_null (strstr (error->message, "wanted 1.."));
 }
 
+/* A lab of one's own. */
+static void
+assert_no_lab (const char *folder, const char *text, const char *words)
+{
+  g_autofree char *path = g_build_filename (folder, "own.ini", NULL);
+  g_autoptr (GError) error = NULL;
+
+  assert_true (g_file_set_contents (path, text, -1, NULL));
+  assert_null (weft_lab_load (path, &error));
+  if (!strstr (error->message, words))
+    fail_msg ("%s: found \"%s\", wanted \"%s\"", text, error->message, words);
+}
+
+#define HEAD "[lab]\ntitle = Own\nminutes = 5\n"
+#define ONE "[question 1]\nask = Six?\nvalue = 2 * 3\nunit =\nwithin = 0\nlook = Count.\n"
+
+static void
+labs_of_ones_own_are_checked (void **state)
+{
+  g_autofree char *path = g_build_filename (*state, "good.ini", NULL);
+  double value;
+
+  assert_true (g_file_set_contents (path, HEAD ONE, -1, NULL));
+  g_autoptr (weft_lab) lab = load (path);
+  assert_true (weft_lab_value (lab, 1, &value, NULL) && value == 6);
+  assert_no_lab (*state, HEAD, "found no [question 1]");
+  assert_no_lab (*state, ONE, "[lab] has no title");
+  assert_no_lab (*state, "[lab]\ntitle = Own\nminutes = many\n" ONE, "minutes = many");
+  assert_no_lab (*state, HEAD "[jobs a]\nflags = -\n" ONE, "own.ini:5: found section [jobs a]");
+  assert_no_lab (*state, HEAD ONE "hint = x\n", "own.ini:10: found hint in [question 1]");
+}
+
+/* An expression names a job or a number that does not exist. */
+static void
+expressions_without_a_value_are_errors (void **state)
+{
+  static const char *const wrong[][2] = { { "none.iteration.time_s", "job none" },
+                                          { "2 +", "has no value" } };
+  g_autofree char *path = g_build_filename (*state, "own.ini", NULL);
+
+  for (unsigned i = 0; i < G_N_ELEMENTS (wrong); i++) {
+    g_autofree char *text = g_strdup_printf (
+        HEAD "[question 1]\nask = ?\nvalue = %s\nunit =\nwithin = 0\nlook = Look.\n", wrong[i][0]);
+    g_autoptr (GError) error = NULL;
+    double value;
+    assert_true (g_file_set_contents (path, text, -1, NULL));
+    g_autoptr (weft_lab) lab = load (path);
+    assert_false (weft_lab_value (lab, 1, &value, &error));
+    assert_non_null (strstr (error->message, wrong[i][1]));
+  }
+}
+
 static void
 empty_answers_are_no_answers (void **state)
 {
@@ -241,6 +293,8 @@ static const struct CMUnitTest tests[] = {
   IN_FOLDER (every_mistake_has_its_own_hint),
   IN_FOLDER (every_figure_is_what_its_command_draws),
   IN_FOLDER (wrong_files_are_refused_with_their_line),
+  IN_FOLDER (labs_of_ones_own_are_checked),
+  IN_FOLDER (expressions_without_a_value_are_errors),
   IN_FOLDER (empty_answers_are_no_answers),
 };
 
