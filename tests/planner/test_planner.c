@@ -689,4 +689,4 @@ static const struct CMUnitTest tests[] = {
   cmocka_unit_test (plan_prints_the_document_of_the_contract),
 };
 
-WEFT_TESTS (tests, .seconds = 60)
+WEFT_TESTS (tests, .seconds = 30)

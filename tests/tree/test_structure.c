@@ -343,7 +343,8 @@ compiled_by_the_build (GPtrArray *paths)
   GHashTable *headers = g_hash_table_new_full (g_str_hash, g_str_equal, g_free, NULL);
   g_autofree char *commands = NULL;
 
-  assert_true (g_file_get_contents (WEFT_BUILD_DIR "/compile_commands.json", &commands, NULL, NULL));
+  assert_true (
+      g_file_get_contents (WEFT_BUILD_DIR "/compile_commands.json", &commands, NULL, NULL));
   for (unsigned i = 0; i < paths->len; i++) {
     const char *path = g_ptr_array_index (paths, i);
     g_autofree char *file = g_strconcat ("\"file\": \"" WEFT_SOURCE_DIR "/", path, "\"", NULL);
