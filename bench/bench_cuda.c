@@ -143,11 +143,12 @@ fill (struct bench *b, uint8_t *at, uint64_t bytes, GError **error)
 static gboolean
 open_memory (struct bench *b, weft_bind *bind, GError **error)
 {
-  static const struct weft_control control = {
+  struct weft_control control = {
     .step = 1, .lr = 1e-4, .beta1 = 0.9, .beta2 = 0.95, .epsilon = 1e-8, .loss_scale = 1
   };
   void *there = NULL;
 
+  control.corrected = weft_control_correction (&control);
   for (int pool = 0; pool < WEFT_N_POOL; pool++) {
     uint64_t bytes = bind->plan->memory[0].planned[pool];
     if (bytes && (!CALL (b, alloc, WEFT_POOL_DEVICE, bytes, &there) ||

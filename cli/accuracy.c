@@ -303,6 +303,20 @@ append_large_sources (const struct page *p, enum weft_quantity quantity)
   }
 }
 
+/* Appends the sections [contradiction NAME] of accuracy.ini: published figures that contradict one
+ * another. */
+static void
+append_contradictions (const struct page *p)
+{
+  g_string_append (p->text, "\nPublished figures that contradict one another, so that no model can "
+                            "predict all of them:\n\n");
+  for (unsigned i = 0; i < p->notes->n_entry; i++) {
+    const struct weft_conf_entry *e = &p->notes->entry[i];
+    if (g_str_has_prefix (e->section, "contradiction "))
+      g_string_append_printf (p->text, "- %s\n", e->value);
+  }
+}
+
 static gboolean
 is_large (const struct weft_error_row *row)
 {
@@ -319,6 +333,7 @@ append_unexplained (const struct page *p)
                           100 * LARGE_MEAN, 100 * LARGE_BIAS);
   append_large_sources (p, WEFT_TIME);
   append_large_sources (p, WEFT_MEMORY);
+  append_contradictions (p);
   g_string_append_printf (p->text,
                           "\nRows that count and whose error exceeds %.0f %% (`weft validate "
                           "--explain ID` shows one):\n\n"

@@ -188,9 +188,10 @@ gpu_arena_fill (struct gpu_rank *r)
   memset (gpu_progress (r, 0), 0, WEFT_N_LANE * sizeof (uint32_t));
   if (!control)
     return;
-  memcpy (r->mailbox, control, sizeof *control);
-  /* kernels on the GPU cannot read this pointer to host memory */
-  ((struct weft_control *) (void *) r->mailbox)->tokens = NULL;
+  struct weft_control *copy = (struct weft_control *) (void *) r->mailbox;
+  *copy = *control;
+  copy->corrected = weft_control_correction (control);
+  copy->tokens = NULL; /* kernels on the GPU cannot read this pointer to host memory */
   for (uint32_t op = 0; op < r->p->n_op && control->tokens; op++)
     if (r->p->op[op].kind == WEFT_OP_COPY_IN)
       weft_feed_tokens (r->m->base.plan, r->rank, op, control->tokens,

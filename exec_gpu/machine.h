@@ -242,6 +242,7 @@ struct gpu_machine {
   uint64_t steps;          /* number of steps begun */
   /* time in microseconds when the step or the opening of communicators began */
   gint64 since;
+  gint64 took; /* microseconds of the last step that has ended; 0: none */
 
   pthread_mutex_t lock; /* guards the fields below, which the threads of the call lists share */
   pthread_cond_t changed;

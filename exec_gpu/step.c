@@ -150,7 +150,8 @@ wait_for (struct gpu_machine *m, weft_gpu_event *event, gboolean closely, GError
 {
   struct gpu_watchdog watchdog = { .what = "a step",
                                    .seconds = m->base.deadline,
-                                   .short_pauses = closely };
+                                   .short_pauses = closely,
+                                   .expected = closely ? 0 : m->took };
   return gpu_watchdog_wait_event (m, &watchdog, event, error);
 }
 
@@ -419,6 +420,7 @@ gpu_step_wait (struct gpu_machine *m, GError **error)
 {
   gboolean ok = wait_for_scores (m, error);
 
+  m->took = g_get_monotonic_time () - m->since;
   m->begun = FALSE;
   m->broken = m->broken || !ok;
   return ok;

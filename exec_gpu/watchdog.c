@@ -11,6 +11,8 @@
 
 #define LEAST_NAP 20u /* shortest pause between two polls, in microseconds */
 #define MOST_NAP 200u
+#define LEAST_SPIN 1000 /* microseconds before and after the expected end without pauses ... */
+#define SPIN_SHARE 100  /* ... or this part of the expected time, if that is longer */
 #define REPORT_SECONDS 3 /* time limit in seconds for the other processes to send their status */
 
 /* Finds the first communication launch of a lane that has not ended; the lane counts its completed
@@ -98,17 +100,32 @@ look_at_scores (struct gpu_machine *m, GError **error)
   return !blame || weft_run_error (error, "rank %u has failed", m->rank[blame->row].rank);
 }
 
-/* The pause between two polls grows from 20 to 200 microseconds. */
+gulong
+gpu_watchdog_pause (const struct gpu_watchdog *v, gint64 elapsed)
+{
+  gint64 spin = MAX (LEAST_SPIN, v->expected / SPIN_SHARE), left = v->expected - elapsed;
+
+  if (v->expected && ABS (left) < spin)
+    return 0;
+  return v->short_pauses ? LEAST_NAP : CLAMP (2 * v->pause, LEAST_NAP, MOST_NAP);
+}
+
 gboolean
 gpu_watchdog_sleep (struct gpu_machine *m, struct gpu_watchdog *v, GError **error)
 {
-  if (v->seconds > 0 && (double) (g_get_monotonic_time () - m->since) > 1e6 * v->seconds)
+  gint64 elapsed = g_get_monotonic_time () - m->since;
+  gulong pause = gpu_watchdog_pause (v, elapsed);
+
+  if (v->seconds > 0 && (double) elapsed > 1e6 * v->seconds)
     return report_late (m, v, error);
   if (v->pause == MOST_NAP &&
       (!look_at_scores (m, error) || !gpu_comm_check_all (m, error) || !look_at_peers (m, error)))
     return FALSE;
   v->pause = CLAMP (2 * v->pause, LEAST_NAP, MOST_NAP);
-  g_usleep (v->short_pauses ? LEAST_NAP : v->pause);
+  if (pause)
+    g_usleep (pause);
+  else
+    g_thread_yield ();
   return TRUE;
 }
 

@@ -9,7 +9,13 @@ struct gpu_watchdog {
   double seconds;
   gulong pause;           /* length of the last pause in microseconds; 0 before the first pause */
   gboolean short_pauses;  /* TRUE: all pauses have the shortest length */
+  gint64 expected;        /* microseconds from m->since to the likely end; 0: unknown */
 };
+
+/* Length in microseconds of the next pause, `elapsed` microseconds after m->since: the last pause
+ * doubled, 20 to 200. 0, near the expected end: the thread only yields the processor, so that the
+ * end is seen at once. */
+gulong gpu_watchdog_pause (const struct gpu_watchdog *w, gint64 elapsed);
 
 /* Pauses once between two polls. FALSE: the deadline has passed, a communicator has reported an
  * error, or another process has ended. */

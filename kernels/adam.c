@@ -29,7 +29,7 @@ static struct rates
 rates (const struct weft_kernel *k, float factor)
 {
   const struct weft_control *c = k->control;
-  double t = (double) c->step;
+  const struct weft_correction corrected = weft_control_correction (c);
 
   return (struct rates){ .factor = factor,
                          .keep = k->decay ? (float) (1 - c->lr * c->weight_decay) : 1,
@@ -37,8 +37,8 @@ rates (const struct weft_kernel *k, float factor)
                          .beta2 = (float) c->beta2,
                          .new1 = (float) (1 - c->beta1),
                          .new2 = (float) (1 - c->beta2),
-                         .step = (float) (c->lr / (1 - pow (c->beta1, t))),
-                         .unbias = (float) (1 / sqrt (1 - pow (c->beta2, t))),
+                         .step = (float) corrected.step,
+                         .unbias = (float) corrected.unbias,
                          .epsilon = (float) c->epsilon };
 }
 

@@ -89,6 +89,9 @@ is_priced_as_run (const weft_plan *plan, GError **error)
   if (plan->job.strategy.attention_priced_in_fp8)
     return weft_bad_input (error, "attention_priced_in_fp8: found true, wanted false to run: "
                                   "attention in fp8 is predicted only");
+  if (plan->job.strategy.experts_priced_as_gpt_oss)
+    return weft_bad_input (error, "experts_priced_as_gpt_oss: found true, wanted false to run: "
+                                  "limits and biases of experts are predicted only");
   return found == WEFT_FP8_PRICE_RECIPE ||
          weft_bad_input (error,
                          "fp8_priced_as: found %s, wanted recipe to run: the scaling is predicted "

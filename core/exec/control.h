@@ -3,7 +3,13 @@
  * it between steps; an executor reads it while a step runs. */
 #pragma once
 #include <glib.h>
+#include <math.h>
 #include <stdint.h>
+
+/* Bias correction of Adam's moments: lr / (1 - beta1^step), and 1 / sqrt (1 - beta2^step). */
+struct weft_correction {
+  double step, unbias;
+};
 
 struct weft_control {
   uint64_t step; /* number of the optimizer step, from 1; for Adam's bias correction and dropout */
@@ -11,6 +17,8 @@ struct weft_control {
   double lr, beta1, beta2, epsilon, weight_decay;
   double clip_grad; /* norm to which a larger gradient norm is clipped */
   double loss_scale; /* factor of the loss in jobs that scale the loss; 0 stands for 1 */
+  /* weft_control_correction(), in a copy that kernels of a device read; unused elsewhere */
+  struct weft_correction corrected;
 
   /* The global batch, (global_batch_size, seq_length + 1) token ids: sequence i reads row i without
    * its last token and predicts row i without its first. */
@@ -26,6 +34,15 @@ static inline float
 weft_control_loss_scale (const struct weft_control *control)
 {
   return control->loss_scale > 0 ? (float) control->loss_scale : 1;
+}
+
+static inline struct weft_correction
+weft_control_correction (const struct weft_control *control)
+{
+  double t = (double) control->step;
+
+  return (struct weft_correction){ control->lr / (1 - pow (control->beta1, t)),
+                                   1 / sqrt (1 - pow (control->beta2, t)) };
 }
 
 /* Results that the copy_out ops of one rank copy to the host. */

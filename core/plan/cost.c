@@ -305,6 +305,25 @@ loss_bytes (const struct weft_cost *cost, enum weft_op_kind kind, const struct w
   return cost->loss * each * (double) s->dim[0] * (double) s->dim[1];
 }
 
+/* Bytes that kernels for the limits and biases of GPT-OSS move beside those of the activation. The
+ * bias is added to the last product of each expert. Its bytes, also those of its forward pass, are
+ * counted with the backward activation, which every microbatch has once: the forward activation may
+ * be recomputed without the product after it. */
+static double
+gpt_oss_bytes (const struct weft_cost *cost, enum weft_op_kind kind, const struct weft_shape *s)
+{
+  const union weft_stack *stack = cost->stack;
+  double inner = (double) s->dim[0] * (double) s->dim[1], input = inner * (double) s->dim[4];
+
+  if (cost->expert_outputs <= 0)
+    return 0;
+  return kind == WEFT_OP_MOE_ACT ? input * stack->expert_clamp_forward_bytes
+         : kind == WEFT_OP_MOE_ACT_BWD
+             ? input * stack->expert_clamp_backward_bytes +
+                   inner * cost->expert_outputs * stack->expert_bias_bytes
+             : 0;
+}
+
 /* The factor by which deterministic_mode slows down a kernel; 1 for kernels without a separate
  * deterministic form. */
 static double
@@ -358,7 +377,8 @@ split (const struct weft_cost *cost, enum weft_op_kind kind, const struct weft_s
   double sms = fmax (1, (double) c->f.gpu_sms - sms_taken), share = sms / c->f.gpu_sms;
   struct weft_cost_parts parts = { .flops = weft_op_info[kind].flops (s),
                                    .bytes = moved_bytes (cost, kind, s) +
-                                            loss_bytes (cost, kind, s),
+                                            loss_bytes (cost, kind, s) +
+                                            gpt_oss_bytes (cost, kind, s),
                                    .rate = rate_of (cost, kind, s),
                                    .gap = stack->kernel_gap };
 

@@ -181,7 +181,9 @@ await_what_is_before (struct maker *m, uint32_t op)
       (before == WEFT_OP_CLIP && stack->norm_waits))
     await (m, op - 1);
   if ((exchanged && m->p->op[op].lane == WEFT_LANE_GPU && synchronises (&m->plan->job)) ||
-      (stack->gather_waits && gathers_weights (m->plan, m->p, op)))
+      (stack->gather_waits && gathers_weights (m->plan, m->p, op)) ||
+      (stack->expert_clamp_waits && m->plan->job.strategy.experts_priced_as_gpt_oss &&
+       m->p->op[op].kind == WEFT_OP_MOE_ACT))
     await_device (m);
 }
 

@@ -14,6 +14,8 @@
  * - host_waits: for all other values that it reads and for timers; also for the whole device after
  *   an exchange between stages, if batch_p2p_sync is on and the schedule is one of Megatron-Core's;
  * - norm_waits: for the gradient norm, before it issues the optimizer;
+ * - expert_clamp_waits: for the whole device, before it issues an activation of experts that is
+ *   priced as that of GPT-OSS;
  * - step_waits: for the end of each step.
  *
  * The ops issued between two such waits are a launch segment. Inside a segment, the issue time of

@@ -98,6 +98,19 @@ weft_plan_copy_bytes (const weft_plan *plan, uint32_t rank, uint32_t op)
   return MAX (copy_seconds (plan, rank, p, op, &q) - q.latency, 0) * q.rate;
 }
 
+/* The mean number of places (ranks or nodes) that a token goes to if token t has the k experts from
+ * number t k on, and each place has the same number of experts (moe_priced_with_next_experts). */
+static double
+places_of_next (uint64_t experts, uint64_t k, uint64_t places)
+{
+  const uint64_t each = MAX (1, experts / MAX (1, places));
+  uint64_t sum = 0;
+
+  for (uint64_t token = 0; token < experts; token++)
+    sum += MIN (places, (token * k + k - 1) / each - token * k / each + 1);
+  return (double) sum / (double) experts;
+}
+
 /* Number of tokens sent, as a fraction of the number of token copies, if a token is sent only once
  * to every place (rank or node) that has some of its experts. With k experts spread over n places,
  * a token is expected at n (1 - (1 - 1/n)^k) places. Routing by groups of experts
@@ -109,6 +122,8 @@ once_a_place (const struct weft_job *job, uint32_t places)
   const double groups = (double) job->model.moe_router_num_groups;
   double n = places;
 
+  if (job->strategy.moe_priced_with_next_experts)
+    return places_of_next ((uint64_t) job->model.num_moe_experts, (uint64_t) k, places) / k;
   if (groups > 0)
     n = fmin (n, (double) job->model.moe_router_group_topk * fmax (1, n / groups));
   return n * (1 - pow (1 - 1 / n, k)) / k;

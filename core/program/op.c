@@ -539,14 +539,15 @@ slices_bytes (const struct weft_shape *s)
 
 #define adam_flops none_flops
 
-/* Bytes of Adam. Gradient, master weights and both moments are fp32. The kernel reads all four, and
- * writes all but the gradient and also the 16-bit parameter. Without master weights, the kernel
+/* Bytes of Adam. Master weights and both moments are fp32. The kernel reads them and the gradient,
+ * and writes all but the gradient and also the 16-bit parameter. Without master weights, the kernel
  * reads and writes the parameter instead. */
 static double
 adam_bytes (const struct weft_shape *s)
 {
   double parameter = s->dtype == WEFT_FP32 ? 0 : weft_dtype_bytes (s->dtype);
-  return s->dim[0] * (s->dim[1] ? 5 * 4.0 + 2 * parameter : 7 * 4.0 + parameter);
+  double gradient = s->dim[3] ? s->dim[3] : 4;
+  return s->dim[0] * (gradient + (s->dim[1] ? 4 * 4.0 + 2 * parameter : 6 * 4.0 + parameter));
 }
 
 const struct weft_op_info weft_op_info[WEFT_N_OP] = {

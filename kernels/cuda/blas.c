@@ -47,6 +47,7 @@ struct weft_cuda_blas {
   GHashTable *choices; /* by shape */
   GHashTable *loaded;  /* set of struct choice * whose kernels load_product() has loaded */
   int arch;            /* 10 * major + minor */
+  uint64_t processors; /* multiprocessors of the GPU */
   gboolean only_prepare;
   gboolean said;      /* a message has said that products are not measured */
   const char *broken; /* why no product can run any more; NULL: products run */
@@ -326,6 +327,9 @@ run_all (const struct weft_cuda_launch *on, const struct weft_cuda_gemm *g, cons
 
 /* ----------------------------------------------------------------------- choosing an algorithm */
 
+/* An algorithm is measured again if its first time is at most this factor above the least. */
+#define CLOSE 1.15f
+
 typedef cublasLtMatmulPreference_t preference;
 
 static void
@@ -388,6 +392,56 @@ guess (const struct weft_cuda_launch *on, const struct weft_cuda_gemm *g, const 
   return text_of (status);
 }
 
+/* The inner dimension is cut into so many parts; of so many suggestions of the heuristic. */
+static const int32_t parts_tried[] = { 2, 3, 4, 6, 8, 12, 16 };
+enum { CUT_BASES = 4, MOST_CUT = CUT_BASES * G_N_ELEMENTS (parts_tried) };
+/* Elements of the largest tile of the library, and the shortest inner dimension that is cut. */
+enum { TILE_ELEMENTS = 128 * 256, LEAST_INNER = 4096 };
+
+/* Whether the tiles of a product leave multiprocessors idle for a long time. Epilogues and scales
+ * are left to the heuristic. */
+static gboolean
+is_cut (const struct weft_cuda_blas *blas, const struct weft_cuda_gemm *g)
+{
+  return g->k >= LEAST_INNER && g->m * g->n / TILE_ELEMENTS < 2 * blas->processors &&
+         !g->epilogue && !g->bias && !g->scale && !g->a_scale;
+}
+
+/* Cuts the inner dimension of an algorithm into parts, whose fp32 sums are added in order. FALSE:
+ * the library does not support it, or it needs more scratch than there is. */
+static gboolean
+cut (const struct weft_cuda_launch *on, const struct call *c, int32_t parts,
+     cublasLtMatmulHeuristicResult_t *found)
+{
+  const uint32_t scheme = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
+  cublasLtMatmulHeuristicResult_t checked;
+
+  if (cublasLtMatmulAlgoConfigSetAttribute (&found->algo, CUBLASLT_ALGO_CONFIG_SPLITK_NUM, &parts,
+                                            sizeof parts) != CUBLAS_STATUS_SUCCESS ||
+      cublasLtMatmulAlgoConfigSetAttribute (&found->algo, CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME,
+                                            &scheme, sizeof scheme) != CUBLAS_STATUS_SUCCESS ||
+      cublasLtMatmulAlgoCheck (on->blas->handle, c->desc, c->a, c->b, c->y, c->y, &found->algo,
+                               &checked) != CUBLAS_STATUS_SUCCESS)
+    return FALSE;
+  found->workspaceSize = checked.workspaceSize;
+  return checked.workspaceSize <= MIN (on->scratch_bytes, WEFT_BLAS_SCRATCH);
+}
+
+/* Appends the first suggestions with their inner dimension cut, and returns the new number. */
+static int
+add_cut (const struct weft_cuda_launch *on, const struct call *c,
+         cublasLtMatmulHeuristicResult_t *found, int n)
+{
+  int bases = MIN (n, CUT_BASES);
+
+  for (int base = 0; base < bases; base++)
+    for (size_t i = 0; i < G_N_ELEMENTS (parts_tried); i++) {
+      found[n] = found[base];
+      n += cut (on, c, parts_tried[i], &found[n]);
+    }
+  return n;
+}
+
 struct attempt {
   const struct weft_cuda_launch *on;
   const struct weft_cuda_gemm *g;
@@ -402,18 +456,17 @@ run_attempt (const void *user)
   return run_all (t->on, t->g, t->c, t->choice);
 }
 
+/* Milliseconds of an attempt: of one run, or of the fastest of several. */
 static float
-fastest_of (const struct weft_cuda_launch *on, const struct weft_cuda_gemm *g, const struct call *c,
-            const struct choice *choice)
+time_attempt (const struct attempt *t, gboolean glance)
 {
-  const struct attempt attempt = { on, g, c, choice };
-  float took = weft_trial_time (run_attempt, &attempt, on->stream);
+  float took = (glance ? weft_trial_glance : weft_trial_time) (run_attempt, t, t->on->stream);
 
-  if (took == WEFT_TRIAL_HUNG && !on->blas->broken) {
-    on->blas->broken = "a matmul of cuBLASLt did not end while algorithms were timed";
+  if (took == WEFT_TRIAL_HUNG && !t->on->blas->broken) {
+    t->on->blas->broken = "a matmul of cuBLASLt did not end while algorithms were timed";
     g_printerr ("weft: the matmul of %" G_GUINT64_FORMAT " x %" G_GUINT64_FORMAT
                 " x %" G_GUINT64_FORMAT " did not end within %g s\n",
-                g->m, g->n, g->k, weft_trial_limit);
+                t->g->m, t->g->n, t->g->k, weft_trial_limit);
   }
   return took;
 }
@@ -475,15 +528,38 @@ time_of (const struct weft_cuda_launch *on, const struct weft_cuda_gemm *g,
   if (!make_operands (&o, g))
     return -1;
   struct weft_cuda_gemm product = plain_of (&o.gemm, choice->apart);
-  return call_init (&c, &product) ? -1 : fastest_of (on, &o.gemm, &c, choice);
+  const struct attempt attempt = { on, &o.gemm, &c, choice };
+  return call_init (&c, &product) ? -1 : time_attempt (&attempt, FALSE);
+}
+
+/* Milliseconds that each of n algorithms takes; negative: it failed, or it is left out because
+ * took[i] was not within CLOSE of `least`. A negative `least`: all are measured, with one run.
+ * Returns the least of them; negative: none. */
+static float
+time_all (const struct attempt *on_operands, const cublasLtMatmulHeuristicResult_t *found, int n,
+          float least, float *took)
+{
+  float now = -1;
+
+  for (int i = 0; i < n; i++) {
+    const struct choice tried = { .algorithm = found[i].algo, .scratch = found[i].workspaceSize };
+    struct attempt attempt = *on_operands;
+    gboolean left_out = least >= 0 && (took[i] < 0 || took[i] > least * CLOSE);
+    attempt.choice = &tried;
+    took[i] = left_out || attempt.on->blas->broken ? -1 : time_attempt (&attempt, least < 0);
+    now = took[i] >= 0 && (now < 0 || took[i] < now) ? took[i] : now;
+  }
+  return now;
 }
 
 /* Measures n algorithms, and sets algorithm, scratch, ms and tried of a choice to those of the
- * fastest one. Leaves the choice unchanged if no algorithm can be measured. */
+ * fastest one. Only those that are close to the fastest in one run are measured in several. Leaves
+ * the choice unchanged if no algorithm can be measured. */
 static void
 take_fastest (const struct weft_cuda_launch *on, const struct weft_cuda_gemm *g,
               const cublasLtMatmulHeuristicResult_t *found, int n, struct choice *choice)
 {
+  float took[WEFT_BLAS_CANDIDATES + MOST_CUT];
   g_auto (operands) o = { 0 };
   g_auto (call) c = { 0 };
 
@@ -493,16 +569,17 @@ take_fastest (const struct weft_cuda_launch *on, const struct weft_cuda_gemm *g,
   }
   if (call_init (&c, &o.gemm))
     return;
-  for (int i = 0; i < n && !on->blas->broken; i++) {
-    struct choice tried = { .algorithm = found[i].algo, .scratch = found[i].workspaceSize };
-    float took = tried.ms = fastest_of (on, &o.gemm, &c, &tried);
-    choice->tried += took >= 0;
-    if (took < 0 || (choice->ms > 0 && took >= choice->ms))
-      continue;
-    choice->algorithm = tried.algorithm;
-    choice->scratch = tried.scratch;
-    choice->ms = took;
-  }
+  const struct attempt attempt = { on, &o.gemm, &c, NULL };
+  float least = time_all (&attempt, found, n, -1, took);
+  for (int i = 0; i < n; i++)
+    choice->tried += took[i] >= 0;
+  least = least < 0 ? least : time_all (&attempt, found, n, least, took);
+  for (int i = n - 1; i >= 0 && least >= 0; i--)
+    if (took[i] == least) {
+      choice->algorithm = found[i].algo;
+      choice->scratch = found[i].workspaceSize;
+      choice->ms = least;
+    }
 }
 
 static const struct choice *
@@ -518,7 +595,7 @@ remember (struct weft_cuda_blas *blas, const struct choice *choice)
 static const struct choice *
 choose (const struct weft_cuda_launch *on, const struct weft_cuda_gemm *g, const char **error)
 {
-  cublasLtMatmulHeuristicResult_t found[WEFT_BLAS_CANDIDATES];
+  cublasLtMatmulHeuristicResult_t found[WEFT_BLAS_CANDIDATES + MOST_CUT + 1];
   g_auto (call) c = { 0 };
   int n = 0;
 
@@ -527,6 +604,8 @@ choose (const struct weft_cuda_launch *on, const struct weft_cuda_gemm *g, const
     *error = guess (on, g, &c, found, &n);
   if (*error)
     return NULL;
+  if (on->blas->only_prepare && is_cut (on->blas, g))
+    n = add_cut (on, &c, found, n);
   struct choice choice = { .shape = shape_of (g),
                            .algorithm = found[0].algo,
                            .scratch = found[0].workspaceSize };
@@ -687,6 +766,7 @@ weft_blas_new (const char **error)
               "cublasLt %zu, driver for CUDA %d, %s, sm_%d%d, %d SMs", cublasLtGetVersion (),
               driver, device.name, device.major, device.minor, device.multiProcessorCount);
   blas->arch = 10 * device.major + device.minor;
+  blas->processors = (uint64_t) device.multiProcessorCount;
   blas->choices = g_hash_table_new_full (hash_shape, same_shape, NULL, g_free);
   blas->loaded = g_hash_table_new (NULL, NULL);
   return g_steal_pointer (&blas);

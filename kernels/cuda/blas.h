@@ -3,13 +3,16 @@
  * The fastest algorithm depends on the GPU and the library version, and the choice determines the
  * bits of the result. So the algorithm of a shape is measured once, among the first
  * WEFT_BLAS_CANDIDATES suggestions of the library's heuristic, and saved in a file: every run on
- * the same machine gives the same bits. A shape that was not prepared uses the first suggestion.
- * Partial sums are never added in order of arrival (cublasLtReductionScheme_t). */
+ * the same machine gives the same bits. For a product whose tiles do not fill the multiprocessors
+ * twice and whose inner dimension is long, as that of weight gradients, the first suggestions are
+ * also measured with the inner dimension cut into parts (split-K). A shape that was not prepared
+ * uses the first suggestion. Partial sums are added in fp32, in a fixed order, never in order of
+ * arrival (cublasLtReductionScheme_t). */
 #pragma once
 #include "kernels/cuda/launch.h"
 #include <glib.h>
 
-#define WEFT_BLAS_CANDIDATES 16
+#define WEFT_BLAS_CANDIDATES 64
 
 struct weft_cuda_blas;
 

@@ -7,9 +7,11 @@
 #include "kernels/float.h"
 #include WEFT_CUDA_EMULATOR
 #define WEFT_UNROLL
+#define WEFT_UNROLL_4
 #else
 #include <cuda_runtime.h>
 #define WEFT_UNROLL _Pragma ("unroll")
+#define WEFT_UNROLL_4 _Pragma ("unroll 4")
 #define WEFT_LAUNCH(kernel, grid, block, shared, stream, ...)                                      \
   do {                                                                                             \
     if (weft_cuda_loads_only ())                                                                   \

@@ -171,7 +171,7 @@ struct weft_cuda_shape {
   }
 
 /* Workspace of a product of cuBLASLt (32 MiB on Hopper; holds split-K sums). */
-#define WEFT_BLAS_SCRATCH (32u << 20)
+#define WEFT_BLAS_SCRATCH (64u << 20)
 
 #ifdef __cplusplus
 }

@@ -33,29 +33,62 @@ struct soft {
 
 #define LOG2_E 1.44269504088896341f
 
-/* Adds a vector of a row, whose first column is `at`, to the online softmax. `sums` FALSE: only the
- * largest logit is computed. */
+/* 2^x, with a relative error of at most 2^-22; results below 2^-126 are 0 (PTX ISA,
+ * ex2.approx.ftz.f32). */
+#ifdef WEFT_CUDA_EMULATOR
+#define EXP2(x) exp2f (x)
+#else
+static __device__ __forceinline__ float
+EXP2 (float x)
+{
+  float y;
+  asm ("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+#endif
+
+/* exp (x - from). One multiply-add of x with log2 (e) would save an instruction, but round
+ * from * log2 (e): an error of |from| 2^-24 in every probability. */
+static __device__ __forceinline__ float
+exp_from (float x, float from)
+{
+  return EXP2 ((x - from) * LOG2_E);
+}
+
+/* Adds a vector of a row to the online softmax. `left`: how many of its elements belong to the
+ * vocabulary. `sums` FALSE: only the largest logit is computed. */
 template <class V>
 static __device__ __forceinline__ void
-see (struct soft *s, const V &x, uint64_t at, uint64_t counted, bool sums)
+see (struct soft *s, const V &x, int left, bool sums)
 {
   float value[V::n], most = s->most;
 
   WEFT_UNROLL
   for (int e = 0; e < V::n; e++) {
-    value[e] = at + e < counted ? to_float (x.at[e]) : -INFINITY;
+    value[e] = e < left ? to_float (x.at[e]) : -INFINITY;
     most = fmaxf (most, value[e]);
   }
   if (most == -INFINITY)
     return;
   float sum = s->sum;
   if (most > s->most)
-    sum *= exp2f ((s->most - most) * LOG2_E);
+    sum *= exp_from (s->most, most);
   WEFT_UNROLL
   for (int e = 0; e < V::n && sums; e++)
-    sum += exp2f ((value[e] - most) * LOG2_E);
+    sum += exp_from (value[e], most);
   s->most = most;
   s->sum = sum;
+}
+
+/* How many of the elements of vector i belong to the vocabulary, which ends within a row if the row
+ * is padded. */
+template <class V>
+static __device__ __forceinline__ int
+left_in (uint64_t i, uint64_t counted)
+{
+  uint64_t first = i * V::n;
+
+  return first >= counted ? 0 : counted - first < V::n ? (int) (counted - first) : V::n;
 }
 
 /* A copy of the first n vectors of a row in shared memory; each thread uses its own vectors. */
@@ -64,28 +97,35 @@ template <class V> struct copy {
   uint64_t n;
 };
 
-/* Scans a thread's part of a row, copying it to `kept`. */
+/* Scans a thread's part of a row, copying it to `kept`: first the vectors whose elements all belong
+ * to the vocabulary, then the others. */
 template <class V>
 static __device__ __forceinline__ struct soft
 see_row (const V *x, struct vocabulary v, struct soft s, bool sums, struct copy<V> kept)
 {
-  uint64_t n = v.columns / V::n;
+  const uint32_t n = (uint32_t) (v.columns / V::n), full = (uint32_t) (v.counted / V::n);
 
-  for (uint64_t first = threadIdx.x; first < n; first += BATCH * blockDim.x) {
+  for (uint32_t first = threadIdx.x; first < full; first += BATCH * blockDim.x) {
     V some[BATCH];
     WEFT_UNROLL
     for (int b = 0; b < BATCH; b++)
-      if (first + b * blockDim.x < n)
+      if (first + b * blockDim.x < full)
         some[b] = x[first + b * blockDim.x];
     WEFT_UNROLL
     for (int b = 0; b < BATCH; b++) {
-      uint64_t i = first + b * blockDim.x;
-      if (i >= n)
+      uint32_t i = first + b * blockDim.x;
+      if (i >= full)
         continue;
       if (i < kept.n)
         kept.at[i] = some[b];
-      see (&s, some[b], i * V::n, v.counted, sums);
+      see (&s, some[b], V::n, sums);
     }
+  }
+  for (uint32_t i = full + threadIdx.x; i < n; i += blockDim.x) {
+    V some = x[i];
+    if (i < kept.n)
+      kept.at[i] = some;
+    see (&s, some, left_in<V> (i, v.counted), sums);
   }
   return s;
 }
@@ -100,24 +140,59 @@ join_threads (struct soft own, float *room)
   return all;
 }
 
-/* Gradient of a row, from its log-sum-exp. */
+/* What the gradient of a row needs, besides its logits. */
+struct row_loss {
+  float lse, share;     /* log-sum-exp; gradient of the loss of this row */
+  uint32_t at, element; /* vector that contains the target, and the target's place in it */
+};
+
+template <class V>
+static __device__ __forceinline__ struct row_loss
+row_loss_of (float lse, float share, uint64_t target)
+{
+  /* the target of a row without one, or on another rank, is a vector beyond the row */
+  uint64_t at = target / V::n;
+  struct row_loss r = { lse, share, at < UINT32_MAX ? (uint32_t) at : UINT32_MAX,
+                        (uint32_t) (target % V::n) };
+  return r;
+}
+
+/* Replaces vector i of a row by its gradient. */
+template <class V>
+static __device__ __forceinline__ V
+gradient_of (V some, uint32_t i, const struct row_loss &r, float less, int left)
+{
+  float d[V::n];
+
+  WEFT_UNROLL
+  for (int e = 0; e < V::n; e++)
+    d[e] = exp_from (to_float (some.at[e]), r.lse) * r.share;
+  WEFT_UNROLL
+  for (int e = 0; e < V::n && i == r.at; e++)
+    d[e] -= (uint32_t) e == r.element ? r.share : 0;
+  WEFT_UNROLL
+  for (int e = 0; e < V::n && less != 0; e++) {
+    float capped = to_float (some.at[e]) * less;
+    d[e] *= 1 - capped * capped;
+  }
+  WEFT_UNROLL
+  for (int e = 0; e < V::n; e++)
+    set (&some.at[e], e < left ? d[e] : 0);
+  return some;
+}
+
+/* Gradient of a row, from its log-sum-exp. Each thread has the vectors that see_row() gave it. */
 template <class V>
 static __device__ __forceinline__ void
-put_gradient (V *x, struct copy<V> kept, struct vocabulary v, uint64_t target, float lse,
-              float share)
+put_gradient (V *x, struct copy<V> kept, const struct vocabulary &v, const struct row_loss &r)
 {
-  for (uint64_t i = threadIdx.x; i < v.columns / V::n; i += blockDim.x) {
-    V some = i < kept.n ? kept.at[i] : x[i];
-    WEFT_UNROLL
-    for (int e = 0; e < V::n; e++) {
-      uint64_t at = i * V::n + e;
-      float logit = to_float (some.at[e]), capped = logit * v.less;
-      float p = exp2f ((logit - lse) * LOG2_E);
-      float d = (p - (at == target ? 1.0f : 0.0f)) * share;
-      set (&some.at[e], at < v.counted ? d * (1 - capped * capped) : 0);
-    }
-    x[i] = some;
-  }
+  const uint32_t n = (uint32_t) (v.columns / V::n), full = (uint32_t) (v.counted / V::n);
+
+  for (uint32_t i = threadIdx.x; i < full; i += blockDim.x)
+    x[i] = gradient_of (i < kept.n ? kept.at[i] : x[i], i, r, v.less, V::n);
+  for (uint32_t i = full + threadIdx.x; i < n; i += blockDim.x)
+    x[i] = gradient_of (i < kept.n ? kept.at[i] : x[i], i, r, v.less,
+                        left_in<V> (i, v.counted));
 }
 
 /* -------------------------------------------------------------------------- forward */
@@ -336,7 +411,8 @@ row_gradients (T *logits, const int32_t *targets, const float *lse, const float 
   for (uint64_t row = blockIdx.x; row < v.rows; row += gridDim.x) {
     V *x = (V *) (logits + row * v.columns);
     float share = targets[row] < 0 ? 0 : all; /* no target (-1): no loss */
-    put_gradient (x, copy<V>{}, v, (uint64_t) targets[row] - v.first, lse[row], share);
+    put_gradient (x, copy<V>{}, v,
+                  row_loss_of<V> (lse[row], share, (uint64_t) targets[row] - v.first));
   }
 }
 
@@ -383,7 +459,7 @@ row_both (T *logits, const int32_t *targets, const float *gradient, struct vocab
     float lse = s.most + logf (s.sum);
     if (threadIdx.x == 0)
       losses[row] = targets[row] < 0 ? 0 : lse - hit;
-    put_gradient ((V *) x, kept, v, target, lse, targets[row] < 0 ? 0 : all);
+    put_gradient ((V *) x, kept, v, row_loss_of<V> (lse, targets[row] < 0 ? 0 : all, target));
   }
 }
 

@@ -370,7 +370,7 @@ static uint64_t
 gradient_bytes (uint64_t rows, uint64_t columns)
 {
   uint64_t one_by_one = moments_bytes (rows) + column_scratch (rows, columns, 2);
-  uint64_t by_rows = row_scratch (columns);
+  uint64_t by_rows = row_scratch (rows, columns);
 
   return one_by_one > by_rows ? one_by_one : by_rows;
 }

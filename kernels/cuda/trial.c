@@ -89,15 +89,15 @@ is_complete (cudaEvent_t event)
   return state == cudaSuccess;
 }
 
-float
-weft_trial_time (const char *(*run) (const void *user), const void *user, void *stream)
+static float
+least_of (int runs, const char *(*run) (const void *user), const void *user, void *stream)
 {
   cudaEvent_t begin = NULL, end = NULL;
   float least = -1, took;
   gboolean ok = cudaEventCreate (&begin) == cudaSuccess && cudaEventCreate (&end) == cudaSuccess &&
                 !hung;
 
-  for (int i = 0; ok && i < 1 + N_RUNS; i++) {
+  for (int i = 0; ok && i < 1 + runs; i++) {
     ok = cudaEventRecord (begin, (cudaStream_t) stream) == cudaSuccess && !run (user) &&
          cudaEventRecord (end, (cudaStream_t) stream) == cudaSuccess && is_complete (end) &&
          cudaEventElapsedTime (&took, begin, end) == cudaSuccess;
@@ -108,4 +108,16 @@ weft_trial_time (const char *(*run) (const void *user), const void *user, void *
   if (end)
     (void) cudaEventDestroy (end);
   return hung ? WEFT_TRIAL_HUNG : ok ? least : -1;
+}
+
+float
+weft_trial_time (const char *(*run) (const void *user), const void *user, void *stream)
+{
+  return least_of (N_RUNS, run, user, stream);
+}
+
+float
+weft_trial_glance (const char *(*run) (const void *user), const void *user, void *stream)
+{
+  return least_of (1, run, user, stream);
 }

@@ -28,6 +28,9 @@ float weft_trial_time (const char *(*run) (const void *user), const void *user, 
  * it. */
 extern double weft_trial_limit;
 
+/* The same from a single run after the first, to leave out what is far from the fastest. */
+float weft_trial_glance (const char *(*run) (const void *user), const void *user, void *stream);
+
 /* Path of a file of choices, in the user's cache folder; `kind` names what is chosen. The file has
  * a first line that names the machine (libraries, driver, GPU), then one line per choice: hex
  * digits, and behind a space words that nobody reads back. The caller frees the path. */

@@ -169,7 +169,8 @@ the_fastest_algorithm_is_kept_in_a_file_and_found_again (void **state)
   playing_cublaslt.fastest = 2;
   prepare (&h, &k);
   assert_true (playing_cublaslt.n_heuristics == 1 && playing_cublaslt.n_candidates == 3);
-  assert_int_equal (playing_cublaslt.n_products, 3 * 6);
+  /* one warm-up and one measured run of each algorithm; then six runs of the fastest */
+  assert_int_equal (playing_cublaslt.n_products, 3 * 2 + 6);
   /* The trials of algorithms did not write into the call's output. */
   assert_int_equal (*(uint16_t *) k.operand[3].data, 0x5555);
   prepare (&h, &k);
@@ -196,6 +197,34 @@ the_fastest_algorithm_is_kept_in_a_file_and_found_again (void **state)
   assert_true (weft_blas_load (h.blas, path, &found, NULL) && found == 0);
   close_host (&h);
   free_product (&k);
+}
+
+/* A product with a long inner dimension and few tiles is also measured with that dimension cut,
+ * into as many parts as the library and the scratch allow. */
+static void
+a_long_inner_dimension_is_cut_if_that_is_faster (void **state)
+{
+  (void) state;
+  for (int32_t fast = 0; fast <= 4; fast += 4) {
+    struct weft_kernel k = product_of (WEFT_OP_MATMUL, 8, 8, 4096);
+    struct host h = open_host (90);
+    free (k.operand[2].data);
+    k.operand[2].data = NULL;
+    playing_cublaslt.fast_parts = fast;
+    prepare (&h, &k);
+    assert_int_equal (playing_cublaslt.n_candidates, 3);
+    assert_int_equal (playing_cublaslt.n_checks, 3 * 7);
+    call (&h, &k);
+    assert_null (h.error);
+    assert_int_equal (playing_cublaslt.parts, fast);
+    /* without scratch for the sums of the parts, the product is not cut */
+    h.bytes = 1;
+    call (&h, &k);
+    assert_null (h.error);
+    assert_int_equal (playing_cublaslt.parts, 0);
+    close_host (&h);
+    free_product (&k);
+  }
 }
 
 static void
@@ -360,6 +389,7 @@ static const struct CMUnitTest tests[] = {
   cmocka_unit_test (products_of_codes_are_told_as_each_gpu_wants_them),
   cmocka_unit_test_setup_teardown (the_fastest_algorithm_is_kept_in_a_file_and_found_again,
                                    weft_test_folder_make, weft_test_folder_remove),
+  cmocka_unit_test (a_long_inner_dimension_is_cut_if_that_is_faster),
   cmocka_unit_test (an_algorithm_that_wants_more_scratch_than_there_is_is_not_taken),
   cmocka_unit_test (what_the_library_does_not_add_follows),
   cmocka_unit_test (what_is_only_loaded_runs_once_on_operands_of_its_own),

@@ -11,7 +11,7 @@
  * largest tensors. */
 #define JOB                                                                                        \
   "model=llama-nano num_layers=2 vocab_size=32768 topology=dgx-h100 precision=bf16 "               \
-  "global_batch_size=8 live_memory=1 allocator_block=1 "
+  "global_batch_size=8 live_memory=1 allocator_block=1 copies_gradients=1 "
 
 static struct weft_allocated
 run (const char *words, const char *more)

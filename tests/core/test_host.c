@@ -432,6 +432,28 @@ counts_of_experts_stop_all_hosts (void **state)
   }
 }
 
+/* expert_clamp_waits: the host waits for the device before each activation of experts, in forward
+ * and recomputation, only if experts are priced as those of GPT-OSS. */
+static void
+activations_of_gpt_oss_wait_for_the_device (void **state)
+{
+  (void) state;
+  for (int priced = 0; priced < 2; priced++) {
+    g_autoptr (weft_plan) plan =
+        weft_test_plan (EXPERTS "expert_clamp_waits=1 launch_seconds=1us norm_waits=0 "
+                                "experts_priced_as_gpt_oss=%s",
+                        priced ? "true" : "false");
+    const weft_program *p = plan->role[0];
+    g_autoptr (weft_host) host = weft_host_new (plan, 0, FALSE);
+    uint64_t waits = 0;
+    for (uint32_t op = 1; host && op < p->n_op; op++)
+      waits += p->op[op].kind == WEFT_OP_MOE_ACT && waits_for (host, op, op - 1);
+    assert_int_equal (waits, priced ? plan->job.model.num_layers *
+                                          (uint64_t) weft_job_microbatches (&plan->job)
+                                    : 0);
+  }
+}
+
 /* gather_waits: before an all-gather of sharded weights, the host waits until all earlier ops have
  * ended. For weights that are not sharded the host does not wait. */
 static void
@@ -573,6 +595,7 @@ static const struct CMUnitTest tests[] = {
   cmocka_unit_test (batch_p2p_sync_shows_a_launch_after_each_exchange),
   cmocka_unit_test (what_the_host_reads_stops_it),
   cmocka_unit_test (counts_of_experts_stop_all_hosts),
+  cmocka_unit_test (activations_of_gpt_oss_wait_for_the_device),
   cmocka_unit_test (gathers_of_sharded_weights_wait_for_the_device),
   cmocka_unit_test (a_host_that_waits_runs_ahead_of_what_comes_behind),
   cmocka_unit_test (a_report_says_what_waits_for_launches),

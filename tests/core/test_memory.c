@@ -589,8 +589,10 @@ static const struct states {
 } states[] = {
   /* 4 bytes: fp32 master weight; 8 bytes: two fp32 moments */
   { "precision=bf16 grad_reduce_in_fp32=true", 2 + 4, 4 + 8 },
+  { "precision=bf16", 2 + 2, 4 + 8 },
   /* the optimizer shards include an fp32 copy of the gradients */
-  { "precision=bf16", 2 + 2, 4 + 4 + 8 },
+  { "precision=bf16 copies_gradients=1", 2 + 2, 4 + 4 + 8 },
+  /* the loss scale divides an fp32 copy of the gradients */
   { "precision=fp16", 2 + 2, 4 + 4 + 8 },
   { "precision=fp32", 4 + 4, 8 },
 };

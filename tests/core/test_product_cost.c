@@ -554,6 +554,35 @@ fusion_of_the_loss_decides_what_it_moves (void **state)
   }
 }
 
+/* experts_priced_as_gpt_oss: the activation of 64 x 32 inner elements has inputs twice as wide and
+ * moves more bytes; the biases of 3 outputs for each inner element count with its derivative. */
+static void
+experts_of_gpt_oss_move_more (void **state)
+{
+  const struct weft_shape s = { .dim = { 64, 32, 4, 0, 2 }, .dtype = WEFT_BF16 };
+  static const struct {
+    enum weft_op_kind kind;
+    double bytes;
+  } row[] = {
+    { WEFT_OP_MOE_ACT, 8 * 2 },
+    { WEFT_OP_MOE_ACT_BWD, 10 * 2 + 28 * 3 },
+    { WEFT_OP_MOE_PERMUTE, 0 },
+  };
+  struct desk d;
+
+  (void) state;
+  set_up (&d);
+  d.job.stack.expert_clamp_forward_bytes = 8;
+  d.job.stack.expert_clamp_backward_bytes = 10;
+  d.job.stack.expert_bias_bytes = 28;
+  for (unsigned i = 0; i < G_N_ELEMENTS (row); i++) {
+    d.cost.expert_outputs = 0;
+    double plain = weft_cost_split (&d.cost, row[i].kind, &s).bytes;
+    d.cost.expert_outputs = 3;
+    assert_near (weft_cost_split (&d.cost, row[i].kind, &s).bytes, plain + row[i].bytes * 64 * 32);
+  }
+}
+
 /* The knob fp8_priced_as changes the rate of fp8 matmuls, and not that of bf16 matmuls. */
 static void
 a_priced_scaling_has_a_rate_of_its_own (void **state)
@@ -765,6 +794,7 @@ static const struct CMUnitTest tests[] = {
   cmocka_unit_test (dropout_in_attention_costs_random_numbers),
   cmocka_unit_test (a_loss_that_is_not_fused_moves_copies_of_the_logits),
   cmocka_unit_test (fusion_of_the_loss_decides_what_it_moves),
+  cmocka_unit_test (experts_of_gpt_oss_move_more),
   cmocka_unit_test (a_priced_scaling_has_a_rate_of_its_own),
   cmocka_unit_test (only_hopper_multiplies_codes_of_experts_by_our_kernels),
   cmocka_unit_test (heads_that_matrix_units_do_not_take_have_the_other_rate),

@@ -14,8 +14,10 @@
 static const char *const undrawn[] = {
   "attention_priced_in_fp8",
   "attention_priced_with_dropout",
+  "experts_priced_as_gpt_oss",
   "fp8_priced_as",
   "moe_flex_dispatcher_backend",
+  "moe_priced_with_next_experts",
   "optimizer", /* a choice with only one value */
 };
 

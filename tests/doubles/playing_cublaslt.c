@@ -12,6 +12,7 @@
 struct playing_cublaslt playing_cublaslt = { .arch = 90, .fastest = 0 };
 
 enum { N_ANSWERS = 3, DEFAULT_ALIGNMENT = 256, MAGIC = 0x706c6179 };
+enum { MOST_PARTS = 8 /* into which the library cuts an inner dimension */ };
 
 /* ---------------------------------------------------------------------------- attributes */
 
@@ -296,9 +297,12 @@ judge (const struct problem *p, const struct description *d, const uint64_t alig
 /* ---------------------------------------------------------------------------- algorithms */
 
 /* An algorithm that the heuristic has suggested. It is valid only for the matmul for which it was
- * suggested, and for addresses with the stated alignment. */
+ * suggested, and for addresses with the stated alignment. parts: of the inner dimension; 0: not
+ * cut. */
 struct algorithm {
   uint32_t magic, number;
+  int32_t parts;
+  uint32_t scheme;
   uint64_t mark, workspace, alignment[4];
 };
 G_STATIC_ASSERT (sizeof (struct algorithm) <= sizeof (cublasLtMatmulAlgo_t));
@@ -360,6 +364,32 @@ cublasLtMatmulAlgoGetHeuristic (cublasLtHandle_t handle, cublasLtMatmulDesc_t de
   return status == CUBLAS_STATUS_SUCCESS && *n == 0 ? CUBLAS_STATUS_NOT_SUPPORTED : status;
 }
 
+/* Each part of the inner dimension has its own fp32 sums. */
+static uint64_t
+workspace_of (const struct algorithm *a, const struct problem *p)
+{
+  return a->workspace + (a->parts > 1 ? (uint64_t) a->parts * p->m * p->n * sizeof (float) : 0);
+}
+
+cublasStatus_t
+cublasLtMatmulAlgoConfigSetAttribute (cublasLtMatmulAlgo_t *algo,
+                                      cublasLtMatmulAlgoConfigAttributes_t attribute,
+                                      const void *value, size_t bytes)
+{
+  struct algorithm algorithm;
+
+  memcpy (&algorithm, algo, sizeof algorithm);
+  g_assert (bytes == 4);
+  if (attribute == CUBLASLT_ALGO_CONFIG_SPLITK_NUM)
+    memcpy (&algorithm.parts, value, bytes);
+  else if (attribute == CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME)
+    memcpy (&algorithm.scheme, value, bytes);
+  else
+    return CUBLAS_STATUS_INVALID_VALUE;
+  memcpy (algo, &algorithm, sizeof algorithm);
+  return CUBLAS_STATUS_SUCCESS;
+}
+
 /* Settings of an algorithm: its number, and 0 for everything else. Knows no cluster shape, as
  * releases of cuBLASLt before Hopper. */
 cublasStatus_t
@@ -390,8 +420,9 @@ cublasLtMatmulAlgoCheck (cublasLtHandle_t handle, cublasLtMatmulDesc_t desc,
   (void) handle, (void) c;
   playing_cublaslt.n_checks++;
   memcpy (&algorithm, algo, sizeof algorithm);
-  *result = (cublasLtMatmulHeuristicResult_t){ .workspaceSize = algorithm.workspace };
-  return algorithm.magic == MAGIC && algorithm.mark == mark_of (&p) && !playing_cublaslt.forgets
+  *result = (cublasLtMatmulHeuristicResult_t){ .workspaceSize = workspace_of (&algorithm, &p) };
+  return algorithm.magic == MAGIC && algorithm.mark == mark_of (&p) && !playing_cublaslt.forgets &&
+                 algorithm.parts <= MOST_PARTS
              ? CUBLAS_STATUS_SUCCESS
              : CUBLAS_STATUS_NOT_SUPPORTED;
 }
@@ -521,15 +552,18 @@ cublasLtMatmul (cublasLtHandle_t handle, cublasLtMatmulDesc_t desc, const void *
   g_assert (is_on_stack (alpha) ==
             (v[CUBLASLT_MATMUL_DESC_POINTER_MODE] != CUBLASLT_POINTER_MODE_DEVICE));
   g_assert (is_aligned (workspace, 256));
-  if (with.magic != MAGIC || with.mark != mark_of (&p) || bytes < with.workspace ||
+  g_assert (with.parts < 2 || with.scheme == CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE);
+  if (with.magic != MAGIC || with.mark != mark_of (&p) || bytes < workspace_of (&with, &p) ||
       !is_aligned (a, with.alignment[0]) || !is_aligned (b, with.alignment[1]) ||
       !is_aligned (y, with.alignment[3]))
     return CUBLAS_STATUS_INVALID_VALUE;
   if (judge (&p, (const void *) desc, with.alignment) != CUBLAS_STATUS_SUCCESS)
     return CUBLAS_STATUS_NOT_SUPPORTED;
-  memset (workspace, 0xff, with.workspace);
+  memset (workspace, 0xff, workspace_of (&with, &p));
   playing_cublaslt.n_products++;
+  playing_cublaslt.parts = with.parts;
   took = (with.number == playing_cublaslt.fastest ? 1 : 2) +
+         (playing_cublaslt.fast_parts && with.parts != playing_cublaslt.fast_parts ? 4 : 0) +
          (playing_cublaslt.dear_epilogues && p.epilogue & CUBLASLT_EPILOGUE_GELU ? 10 : 0);
   for (uint64_t column = 0; column < p.n; column++)
     for (uint64_t row = 0; row < p.m; row++) {

@@ -14,6 +14,9 @@ struct playing_cublaslt {
   uint64_t n_candidates, n_products, n_checks;
   uint64_t wants;   /* workspace in bytes that every suggested algorithm needs, except the last */
   uint32_t fastest; /* index of the fastest algorithm among the suggestions */
+  /* parts: of the inner dimension of the last matmul; fast_parts: matmuls with another number of
+   * parts take longer; 0: all take the same */
+  int32_t parts, fast_parts;
   /* TRUE: a matmul with fused GELU takes longer than a plain matmul and a GELU kernel */
   int dear_epilogues;
   int forgets;   /* TRUE: cublasLtMatmulAlgoCheck() refuses every algorithm */

@@ -90,6 +90,7 @@ launch (void *user, const struct weft_kernel *k, gboolean again)
   gpu->fused += !again && k->fused && gpu->calls->fuses (gpu->calls->self, k);
   if (k->control)
     control = *k->control;
+  control.corrected = weft_control_correction (&control);
   for (uint32_t o = 0; o < WEFT_MOST_OPERANDS; o++)
     if (k->operand[o].data)
       there.operand[o].data = put (gpu, k->operand[o].data, bytes_of (&k->operand[o]));

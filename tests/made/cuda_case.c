@@ -262,6 +262,9 @@ static const struct fixed {
   { WEFT_OP_NORM_WGRAD, { 7, 40 } },
   BY_PACKS (WEFT_OP_NORM),
   BY_PACKS (WEFT_OP_NORM_BWD),
+  /* several rows for each block, which copies the next one while it computes */
+  { WEFT_OP_NORM_BWD, { 1700, 1032 }, .dtype = WEFT_BF16, .weights = WEFT_BF16 },
+  { WEFT_OP_NORM_BWD, { 280, 4104 }, .dtype = WEFT_BF16, .weights = WEFT_BF16 },
   { WEFT_OP_NORM, { 9, 384 }, .dtype = WEFT_BF16, .weights = WEFT_FP32 },
   { WEFT_OP_NORM_BWD, { 9, 384 }, .dtype = WEFT_BF16, .weights = WEFT_FP32 },
   { WEFT_OP_NORM, { 9, 384 }, .weights = WEFT_BF16 },
@@ -392,6 +395,7 @@ cuda_case_fixed (const struct cuda_case_device *d)
   struct weft_control control = { .step = 3, .seed = 5 };
   union weft_model model;
 
+  control.corrected = weft_control_correction (&control);
   weft_table_defaults (&weft_model_table, model.at);
   model.num_attention_heads = 4;
   model.num_query_groups = 2;
@@ -444,6 +448,7 @@ cuda_case_lots (const struct cuda_case_device *d)
 
   if (!cuda_case_has (d, WEFT_OP_ADAM))
     return;
+  control.corrected = weft_control_correction (&control);
   weft_table_defaults (&weft_model_table, model.at);
   cpu.operand[0] = cuda_case_floats (rand, LOTS, WEFT_BF16);
   cpu.operand[2] = cuda_case_floats (rand, LOTS, WEFT_BF16);

@@ -109,7 +109,7 @@ dimension (GRand *rand, const struct kernel_case *made, const char *word)
     { "n k a b", (uint64_t) kernel_case_pick (rand, "1 5 16 37 70") },
     { "elements", (uint64_t) kernel_case_pick (rand, "1 5 1024 5003") },
     { "one parts passes times pieces", 1 },
-    { "leaves tail whole own piece window value depth alike kept drawn",
+    { "leaves tail whole own piece window value depth alike kept drawn gradient",
       /* the call is that of one rank that holds all tokens, heads and experts, and whole tensors */
       0 },
     { "local", made->sequences % 2 },
@@ -221,6 +221,7 @@ kernel_case_make (GRand *rand, struct kernel_case *made, enum weft_op_kind kind)
                                              .weight_decay = 0.1,
                                              .loss_scale = 0.5,
                                              .clip_grad = g_rand_double_range (rand, 0.1, 3) } };
+  made->control.corrected = weft_control_correction (&made->control);
   choose_model (rand, &made->model);
   made->sequences = (uint64_t) g_rand_int_range (rand, 1, KERNEL_CASE_SEQUENCES + 1);
   choose_shape (rand, made);

@@ -706,6 +706,8 @@ static const struct extra {
     { "use_megatron_fsdp", "distributed_config", "calculate_per_token_loss",
       "fp32_accumulation" } },
   { "pipeline_model_parallel_comm_backend=ucc", 6, { "pipeline_schedule" } },
+  { "fused_loss=0", 4 },
+  { "copies_gradients=1", 4 },
 };
 
 static void

@@ -48,12 +48,12 @@ calculate_per_token_loss_sums_the_loss (void **state)
   g_autoptr (weft_plan) plan = plan_of (PER_TOKEN, BATCH ("16"), NULL);
   g_autoptr (weft_plan) without = plan_of (BATCH ("16"), NULL);
   const weft_program *p = plan->role[0], *q = without->role[0];
-  uint32_t loss = nth (p, WEFT_OP_XENT, "", 0);
+  uint32_t loss = nth (p, WEFT_OP_XENT_GRAD, "", 0);
 
   (void) state;
-  assert_int_equal (weft_op_shape (p, nth (p, WEFT_OP_XENT_BWD, "", 0))->dim[2], 1);
-  assert_int_equal (weft_op_shape (q, nth (q, WEFT_OP_XENT_BWD, "", 0))->dim[2], 2 * 128);
-  assert_true (p->uses[p->op[loss].uses + 3].buf != WEFT_NO_BUF);
+  assert_int_equal (weft_op_shape (p, loss)->dim[5], 1);
+  assert_int_equal (weft_op_shape (q, nth (q, WEFT_OP_XENT_GRAD, "", 0))->dim[5], 2 * 128);
+  assert_true (p->uses[p->op[loss].uses + 2].buf != WEFT_NO_BUF);
 }
 
 /* ------------------------------------------- num_distributed_optimizer_instances */

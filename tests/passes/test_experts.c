@@ -677,6 +677,19 @@ deepep_sends_a_token_once_to_each_rank (void **state)
   assert_near (once.latency, each.latency);
 }
 
+/* moe_priced_with_next_experts: of 16 experts on 16 ranks, 4 in a row are on 4 ranks of a node. */
+static void
+experts_in_a_row_are_on_few_ranks (void **state)
+{
+  struct weft_traffic each = dispatched ("none", "");
+  struct weft_traffic next = dispatched ("deepep", "moe_priced_with_next_experts=true ");
+  double remote = each.bytes[WEFT_WAY_REMOTE], local = each.bytes[WEFT_WAY_LOCAL];
+
+  (void) state;
+  assert_near (next.bytes[WEFT_WAY_REMOTE], remote / 4);
+  assert_near (next.bytes[WEFT_WAY_LOCAL], local + remote * 7 / 8);
+}
+
 static const struct CMUnitTest tests[] = {
   cmocka_unit_test (experts_of_several_ranks_give_the_bits_of_one),
   cmocka_unit_test (tokens_over_capacity_are_dropped_alike_on_any_number_of_ranks),
@@ -703,6 +716,7 @@ static const struct CMUnitTest tests[] = {
   cmocka_unit_test (a_gate_doubles_the_first_map_whatever_its_nonlinearity),
   cmocka_unit_test (a_plan_with_room_for_even_shares_is_not_run_on_a_cpu),
   cmocka_unit_test (deepep_sends_a_token_once_to_each_rank),
+  cmocka_unit_test (experts_in_a_row_are_on_few_ranks),
 };
 
 WEFT_TESTS (tests, .seconds = 23)

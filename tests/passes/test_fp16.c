@@ -104,7 +104,7 @@ the_loss_is_scaled_in_every_microbatch_on_the_last_stage (void **state)
   const weft_program *p = plan->role[1];
   for (uint32_t i = 0; i < 4; i++) {
     uint32_t scale = nth (p, WEFT_OP_SCALE_LOSS, "grad_scale_func", i);
-    uint32_t loss = nth (p, WEFT_OP_XENT_BWD, "loss", i);
+    uint32_t loss = nth (p, WEFT_OP_XENT_GRAD, "loss", i);
     assert_true (comes_after (p, scale, loss));
     assert_int_equal (p->uses[p->op[loss].uses + 3].buf, p->uses[p->op[scale].uses].buf);
   }

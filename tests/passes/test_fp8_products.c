@@ -398,6 +398,11 @@ attention_priced_with_dropout_changes_the_time_alone (void **state)
   g_clear_error (&error);
   assert_null (weft_exec_cpu.open (narrow, &options, &error));
   assert_non_null (strstr (error->message, "attention_priced_in_fp8: found true"));
+  g_autoptr (weft_plan) limited = weft_test_plan (
+      "model=mixtral-nano topology=dgx-h100 gpus=1 experts_priced_as_gpt_oss=true");
+  g_clear_error (&error);
+  assert_null (weft_exec_cpu.open (limited, &options, &error));
+  assert_non_null (strstr (error->message, "experts_priced_as_gpt_oss: found true"));
 }
 
 static const struct CMUnitTest tests[] = {

@@ -91,8 +91,7 @@ fp8_param_gather_keys_buffers_by_type (void **state)
 
 /* fp8_param_gather on D replicas. Bytes per fp8 parameter: 1 for the weight, 1 for its transposed
  * copy, g for the gradient and 12 / D for the optimizer. Bytes per other parameter: 2 + g + 12 / D.
- * If gradients have two bytes (g = 2), the optimizer also has their fp32 copy, which is sharded
- * too. */
+ */
 static void
 fp8_param_gather_leaves_a_byte_for_a_weight_and_one_for_its_copy (void **state)
 {
@@ -106,7 +105,7 @@ fp8_param_gather_leaves_a_byte_for_a_weight_and_one_for_its_copy (void **state)
     const uint64_t *kind = (i ? wide : plan)->memory[0].permanent[WEFT_POOL_DEVICE];
     assert_int_equal (kind[WEFT_BUF_WEIGHTS], (1 + 1) * codes + 2 * others + 4 * 4 * LAYERS);
     assert_int_equal (kind[WEFT_BUF_GRADIENTS], (i ? 4 : 2) * (codes + others));
-    assert_int_equal (kind[WEFT_BUF_OPTIMIZER], (i ? 12 : 16) * (codes + others) / 8);
+    assert_int_equal (kind[WEFT_BUF_OPTIMIZER], 12 * (codes + others) / 8);
   }
 }
 

@@ -106,7 +106,7 @@ count (const weft_program *p, const char *word, uint32_t k)
 
 /* Bytes per parameter for each precision (row) and sharding level (column): `kept` on every
  * replica, and `shared` among the replicas. They count weights, gradients, master weights, moments,
- * and the fp32 copy of 16-bit gradients. */
+ * and the fp32 copy of 16-bit gradients, if the stack has it. */
 static const struct {
   const char *words;
   struct {
@@ -114,7 +114,9 @@ static const struct {
   } level[4];
 } states[] = {
   { "precision=bf16 grad_reduce_in_fp32=true", { { 18, 0 }, { 6, 12 }, { 2, 16 }, { 0, 18 } } },
-  { "precision=bf16 grad_reduce_in_fp32=false", { { 20, 0 }, { 4, 16 }, { 2, 18 }, { 0, 20 } } },
+  { "precision=bf16 grad_reduce_in_fp32=false", { { 16, 0 }, { 4, 12 }, { 2, 14 }, { 0, 16 } } },
+  { "precision=bf16 grad_reduce_in_fp32=false copies_gradients=1",
+    { { 20, 0 }, { 4, 16 }, { 2, 18 }, { 0, 20 } } },
   { "precision=fp32", { { 16, 0 }, { 8, 8 }, { 4, 12 }, { 0, 16 } } },
 };
 

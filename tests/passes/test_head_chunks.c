@@ -37,13 +37,15 @@ a_chunk_is_four_kernels_and_reads_its_logits_once (void **state)
 {
   static const char chunk[] = "matmul F, xent_grad F, matmul_dgrad B, matmul_wgrad B";
   g_autoptr (weft_program) two = built (SMALL LINEAR "cross_entropy_chunks=2", 0),
-                           plain = built (SMALL, 0);
-  g_autofree char *found = head_of (two, 1), *whole = head_of (plain, 1);
+                           plain = built (SMALL, 0), apart = built (SMALL "fused_loss=0", 0);
+  g_autofree char *found = head_of (two, 1), *whole = head_of (plain, 1),
+                  *parts = head_of (apart, 1);
   g_autofree char *wanted = g_strconcat (chunk, ", ", chunk, NULL);
 
   (void) state;
   assert_string_equal (found, wanted);
-  assert_string_equal (whole, "matmul F, xent F, xent_bwd B, matmul_dgrad B, matmul_wgrad B");
+  assert_string_equal (whole, chunk);
+  assert_string_equal (parts, "matmul F, xent F, xent_bwd B, matmul_dgrad B, matmul_wgrad B");
 }
 
 static uint64_t

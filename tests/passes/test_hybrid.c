@@ -55,13 +55,14 @@ numbered (const weft_program *p, const char *word, uint32_t k, gboolean last)
 /* ------------------------------------------------------------------ memory */
 
 /* Bytes per parameter of weights, gradients, master weights, and of the moments together with the
- * fp32 copy of 16-bit gradients. */
+ * fp32 copy of 16-bit gradients, if the stack has it. */
 static const struct {
   const char *words;
   uint32_t weights, grads, master, moments;
 } precisions[] = {
   { "precision=bf16 grad_reduce_in_fp32=true", 2, 4, 4, 8 },
-  { "precision=bf16 grad_reduce_in_fp32=false", 2, 2, 4, 8 + 4 },
+  { "precision=bf16 grad_reduce_in_fp32=false", 2, 2, 4, 8 },
+  { "precision=bf16 grad_reduce_in_fp32=false copies_gradients=1", 2, 2, 4, 8 + 4 },
   { "precision=fp32", 4, 4, 0, 8 },
   { "precision=bf16 grad_reduce_in_fp32=true preserve_fp32_weights=false", 2, 4, 0, 8 },
   { "precision=bf16 grad_reduce_in_fp32=false preserve_fp32_weights=false", 2, 2, 0, 8 },

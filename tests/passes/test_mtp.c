@@ -39,7 +39,7 @@ each_depth_has_a_joint_a_layer_a_head_and_a_loss (void **state)
 {
   g_autoptr (weft_program) p = built (
       "topology=cpu model=llama-nano mtp_num_layers=2 seq_length=16 global_batch_size=2 gpus=1 "
-      "reduction_order=fast",
+      "reduction_order=fast fused_loss=0",
       0);
   uint64_t depth[3], n = 0;
 

@@ -406,7 +406,8 @@ predict_backward (struct weft_step *s, const struct weft_saved_end *end, uint32_
 static void
 whole_backward (struct weft_step *s, uint32_t micro, uint32_t *dn)
 {
-  uint32_t gradient = weft_loss_gradient (s), n = weft_head_ends (s);
+  uint32_t gradient = weft_loss_is_fused (s) ? WEFT_NO_BUF : weft_loss_gradient (s);
+  uint32_t n = weft_head_ends (s);
   gboolean later = weft_step_is_split (s) || defer (s, micro);
   g_autofree uint32_t *normed = g_new (uint32_t, n), *dlogits = g_new (uint32_t, n);
 

@@ -108,8 +108,10 @@ void weft_head_chunks (struct weft_step *s, uint32_t micro, uint32_t *dn);
 
 /* Cross entropy. weft_loss_forward() adds the loss of end->logits to the running sum, and sets
  * end->lse. weft_loss_backward() replaces the logits by their gradient. weft_loss_both() does
- * forward, then backward, with one kernel if this rank has the whole vocabulary. gradient: the
- * buffer that weft_loss_gradient() returned. */
+ * forward, then backward, with one kernel if this rank has the whole vocabulary. If
+ * weft_loss_is_fused(), weft_loss_forward() does both, and weft_loss_backward() does nothing.
+ * gradient: the buffer that weft_loss_gradient() returned. */
+gboolean weft_loss_is_fused (const struct weft_step *s);
 void weft_loss_forward (struct weft_step *s, struct weft_saved_end *end);
 void weft_loss_backward (struct weft_step *s, const struct weft_saved_end *end, uint32_t gradient);
 void weft_loss_both (struct weft_step *s, struct weft_saved_end *end, uint32_t gradient);

@@ -13,7 +13,9 @@
  * a separate running sum.
  *
  * Backward needs no collective: each rank replaces its logits by their gradient, which it computes
- * from the logsumexp of all ranks. */
+ * from the logsumexp of all ranks. With fused_loss (core/stack.def) a rank with the whole
+ * vocabulary does so in forward, in the kernel of the loss: the gradient of the loss is known then,
+ * and the gradient of the logits needs no memory of its own. */
 #include "core/passes/layer/ends.h"
 #include "core/job/loss.h"
 
@@ -24,6 +26,14 @@ is_te (const struct weft_step *s)
 {
   return s->strategy->cross_entropy_loss_fusion &&
          s->strategy->cross_entropy_fusion_impl == WEFT_LOSS_TE;
+}
+
+/* The sum of exponentials of a single rank in the order of `te` with several ranks exists in the
+ * separate kernel only. */
+gboolean
+weft_loss_is_fused (const struct weft_step *s)
+{
+  return s->mesh->tp == 1 && s->job->stack.fused_loss && !(is_te (s) && s->canonical);
 }
 
 /* Returns a view of `n` of the N_STATS arrays of statistics that ranks exchange, from array `first`
@@ -109,6 +119,10 @@ weft_loss_forward (struct weft_step *s, struct weft_saved_end *end)
   struct weft_shape shape = shape_of (s);
   uint32_t loss = loss_of (s, end), count = count_of (s, end);
 
+  if (weft_loss_is_fused (s)) {
+    weft_loss_both (s, end, weft_loss_gradient (s));
+    return;
+  }
   end->lse = weft_step_buffer (s, WEFT_BUF_ACTIVATIONS, WEFT_FP32, s->tokens, "loss_lse");
   shape.dim[4] = is_te (s) && s->canonical;
   if (s->mesh->tp == 1) {
@@ -160,6 +174,8 @@ weft_loss_gradient (struct weft_step *s)
 void
 weft_loss_backward (struct weft_step *s, const struct weft_saved_end *end, uint32_t gradient)
 {
+  if (weft_loss_is_fused (s))
+    return;
   weft_emit (s, WEFT_OP_XENT_BWD, "loss",
              WEFT_SHAPE (s->product_dtype, s->tokens, s->width.vocab, mean_over (s),
                          s->model->vocab_size, end->depth),

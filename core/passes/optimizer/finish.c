@@ -60,10 +60,19 @@ is_narrow (const struct weft_step *s, uint32_t k)
   return weft_step_flat (s, k)->dtype != WEFT_FP32 && updates_fp32 (s);
 }
 
-static gboolean
-has_narrow_grads (const struct weft_step *s, uint32_t k)
+gboolean
+weft_optimizer_copies_gradients (const struct weft_step *s, uint32_t k)
 {
-  return weft_step_flat (s, k)->grad_dtype != WEFT_FP32 && updates_fp32 (s);
+  return weft_step_flat (s, k)->grad_dtype != WEFT_FP32 && updates_fp32 (s) &&
+         (s->job->stack.copies_gradients || s->scales_loss);
+}
+
+uint64_t
+weft_optimizer_gradient_bytes (const struct weft_step *s, uint32_t grad)
+{
+  enum weft_dtype dtype = weft_build_buf_at (s->b, grad)->dtype;
+
+  return s->job->stack.copies_gradients || dtype == WEFT_FP32 ? 0 : weft_dtype_bytes (dtype);
 }
 
 /* Creates one flat buffer for one optimizer state of all buckets that have this state (`wanted`),
@@ -101,7 +110,7 @@ build_states (struct weft_step *s)
   add_state (s, "master", &o->master, is_narrow);
   add_state (s, "exp_avg", &o->m, every);
   add_state (s, "exp_avg_sq", &o->v, every);
-  add_state (s, WEFT_FP32_GRADIENTS, &o->grad32, has_narrow_grads);
+  add_state (s, WEFT_FP32_GRADIENTS, &o->grad32, weft_optimizer_copies_gradients);
 }
 
 void
@@ -456,11 +465,13 @@ update_bucket (struct weft_step *s, uint32_t k)
   gboolean later = weft_step_flat (s, k)->dtype == WEFT_FP8; /* fp8_weights.c */
   gboolean stochastic =
       itself && s->weight_dtype == WEFT_BF16 && s->job->train.bf16_stochastic_round;
+  uint32_t grad = owned_grad (s, k);
 
   emit_at_state (
       s, WEFT_OP_ADAM, "adam",
-      WEFT_SHAPE (later ? WEFT_FP32 : s->weight_dtype, device_slice (s, k), itself, stochastic),
-      WEFT_USES (WEFT_R (owned_grad (s, k)), WEFT_R (factor),
+      WEFT_SHAPE (later ? WEFT_FP32 : s->weight_dtype, device_slice (s, k), itself, stochastic,
+                  weft_optimizer_gradient_bytes (s, grad)),
+      WEFT_USES (WEFT_R (grad), WEFT_R (factor),
                  WEFT_RW (later ? WEFT_NO_BUF : weft_bucket_weights (s, k)), WEFT_RW (o->master[k]),
                  WEFT_RW (o->m[k]), WEFT_RW (o->v[k])));
 }
@@ -476,9 +487,7 @@ update (struct weft_step *s, uint32_t tied, uint32_t tied_reduced)
   for (uint32_t k = 0; k < s->params->layout.n_bucket; k++) {
     if (device_slice (s, k)) {
       update_bucket (s, k);
-      weft_wait_for_shared_gradients (s);
-      if (k == bucket)
-        weft_build_dep (s->b, tied_reduced);
+      wait_for_finalize (s, k, tied, tied_reduced);
     }
     weft_host_optimizer_update (s, k);
   }

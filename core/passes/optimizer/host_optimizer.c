@@ -5,8 +5,9 @@
  *           offloaded, rounded. Buckets that the next forward reads last are offloaded first. Of
  *           the last offloaded bucket, only the end of this rank's slice is offloaded.
  *           (Megatron-Core offloads whole tensors, but a slice does not consist of whole tensors.)
- *   host    Gradient, moments and fp32 weights take 16 bytes for each element throughout the step.
- *           During a copy, the 16-bit values take host memory too.
+ *   host    Gradient, moments and fp32 weights take 16 bytes for each element throughout the step,
+ *           or 14 if Adam reads 16-bit gradients as they are. During a copy, the 16-bit values take
+ *           host memory too.
  *   when    The update runs after all kernels up to the clip of gradients. With
  *           overlap_cpu_optimizer_d2h_h2d, copies run on separate streams, and a slice is cut into
  *           as many parts as its bucket has matrices (Megatron-Core has one CPU optimizer for each
@@ -25,8 +26,8 @@ struct part {
   uint32_t bucket;
   /* begin: first element of the part in this rank's slice on the device; n: number of elements */
   uint64_t begin, n;
-  /* grad: fp32 gradients; sent: gradients as copied from the device, in the dtype of the reduction;
-   * equal to grad if that dtype is fp32 */
+  /* grad: gradients that Adam reads; sent: gradients as copied from the device, in the dtype of the
+   * reduction; equal to grad unless grad is an fp32 copy */
   uint32_t grad, sent;
   uint32_t master, m, v, param;
 };
@@ -133,23 +134,31 @@ size_in (const struct weft_step *s, const struct state *state, const struct part
   return state->wanted (weft_step_flat (s, part->bucket)) ? part->n : 0;
 }
 
+/* The dtype of the gradients that Adam on the CPU reads. It is the same for all buckets. */
+static enum weft_dtype
+grad_dtype (const struct weft_step *s)
+{
+  return weft_optimizer_copies_gradients (s, 0) ? WEFT_FP32 : weft_step_flat (s, 0)->grad_dtype;
+}
+
 /* Creates one flat buffer for one optimizer state in host memory, and a view of it for each part. A
  * part without this state has WEFT_NO_BUF. */
 static void
 add_state (struct weft_step *s, GArray *parts, const struct state *state)
 {
-  uint64_t total = 0, start = 0;
+  enum weft_dtype dtype = state->kind == WEFT_BUF_GRADIENTS ? grad_dtype (s) : WEFT_FP32;
+  uint64_t total = 0, start = 0, size = weft_dtype_bytes (dtype);
   uint32_t flat = WEFT_NO_BUF;
 
   for (uint32_t i = 0; i < parts->len; i++)
     total += size_in (s, state, &g_array_index (parts, struct part, i));
   if (total)
-    flat = weft_host_permanent (s, state->kind, WEFT_FP32, total, state->name);
+    flat = weft_host_permanent (s, state->kind, dtype, total, state->name);
   for (uint32_t i = 0; i < parts->len; i++) {
     struct part *part = &g_array_index (parts, struct part, i);
     uint32_t *view = (uint32_t *) (void *) ((char *) part + state->member);
     uint64_t n = size_in (s, state, part);
-    *view = n ? weft_build_view (s->b, flat, start * 4, n * 4, state->name) : WEFT_NO_BUF;
+    *view = n ? weft_build_view (s->b, flat, start * size, n * size, state->name) : WEFT_NO_BUF;
     start += n;
   }
 }
@@ -162,7 +171,7 @@ add_copy_buffers (struct weft_step *s, struct part *part)
   const struct weft_flat *flat = weft_step_flat (s, part->bucket);
 
   part->sent = part->grad;
-  if (flat->grad_dtype != WEFT_FP32)
+  if (flat->grad_dtype != grad_dtype (s))
     part->sent = weft_host_buffer (s, WEFT_BUF_COMMUNICATION, flat->grad_dtype, part->n,
                                    "host_gradients_16");
   if (part->master != WEFT_NO_BUF)
@@ -241,7 +250,8 @@ convert (struct weft_step *s, const struct part *part, uint32_t after)
 static void
 update (struct weft_step *s, const struct part *part, uint32_t after)
 {
-  struct weft_shape shape = WEFT_SHAPE (weft_step_flat (s, part->bucket)->dtype, part->n);
+  struct weft_shape shape = WEFT_SHAPE (weft_step_flat (s, part->bucket)->dtype, part->n, 0, 0,
+                                        weft_optimizer_gradient_bytes (s, part->grad));
   struct weft_use param = { .buf = part->param, .read = part->master == WEFT_NO_BUF, .write = 1 };
 
   convert (s, part, after);

@@ -11,7 +11,8 @@ struct weft_optimizer_part {
    * created */
   uint32_t *master;
   uint32_t *m, *v; /* Adam's moments */
-  /* by bucket: fp32 copy of gradients that are reduced in another dtype, or WEFT_NO_BUF */
+  /* by bucket: fp32 copy of gradients that are reduced in another dtype; WEFT_NO_BUF if they are
+   * read as they are */
   uint32_t *grad32;
   /* n_host, by bucket: how many elements at the end of this rank's slice have their optimizer state
    * in host memory */
@@ -33,6 +34,13 @@ weft_step_has_factor (const struct weft_step *s)
 {
   return s->job->train.clip_grad > 0 || s->scales_loss;
 }
+
+/* Whether the gradients of bucket k are converted to an fp32 copy. If the stack reads gradients as
+ * they are, only a loss scale needs the copy: a quotient in 16 bits would be rounded. */
+gboolean weft_optimizer_copies_gradients (const struct weft_step *s, uint32_t k);
+
+/* The dimension `gradient` of WEFT_OP_ADAM for gradients in buffer `grad`. */
+uint64_t weft_optimizer_gradient_bytes (const struct weft_step *s, uint32_t grad);
 
 /* Number of elements of bucket k whose optimizer state this rank stores. */
 uint64_t weft_optimizer_slice (const struct weft_step *s, uint32_t k);
