@@ -50,7 +50,7 @@ extern const char *const weft_module_words[];
   X (WEFT_ATTENTION_FLASH, "flash", "one kernel; no scores in memory")                             \
   X (WEFT_ATTENTION_FUSED, "fused", "one kernel; on GPUs, the kernel of cuDNN")                    \
   X (WEFT_ATTENTION_UNFUSED, "unfused", "two matmuls and a softmax; keeps the probabilities")      \
-  X (WEFT_ATTENTION_AUTO, "auto", "the faster of flash and fused, timed on the GPU")
+  X (WEFT_ATTENTION_AUTO, "auto", "the fastest on the GPU: flash, producer warp, fused")
 enum weft_attention_backend { WEFT_ATTENTION_LIST (WEFT_WORD_ID) };
 extern const char *const weft_attention_words[];
 
