@@ -1,4 +1,5 @@
 #include "core/report/explain.h"
+#include "core/job/finetune.h"
 #include "core/plan/activations.h"
 #include "core/base/units.h"
 #include <math.h>
@@ -600,17 +601,33 @@ explain_pipeline (struct page *g)
        g_strdup ("mean over GPUs: no kernel and no communication"));
 }
 
+/* How the model FLOPs of a token are counted, as text. The caller frees the text. */
+static char *
+flops_text (const struct weft_job *job)
+{
+  gboolean causal = job->train.flops_convention == WEFT_COUNT_CAUSAL;
+  const char *word = weft_flops_convention_words[job->train.flops_convention];
+  const struct weft_tuned_flops f = weft_job_tuned_flops (job, causal);
+  g_autofree char *all = human (f.forward / 2, ""), *pairs = human (f.pairs, "FLOP"),
+                  *inputs = human (f.inputs / 2, ""), *weights = human (f.weights / 2, ""),
+                  *adapters = human (f.adapters / 6, "");
+
+  if (weft_job_frozen (job, NULL) == 0)
+    return g_strdup_printf ("6 x %s in matmuls + %s of attention (flops_convention = %s)", all,
+                            pairs, word);
+  return g_strdup_printf ("2 x %s forward + 2 x %s input gradients + 2 x %s trained + 6 x %s in "
+                          "adapters + %s of attention (flops_convention = %s)",
+                          all, inputs, weights, adapters, pairs, word);
+}
+
 static void
 explain_step (struct page *g)
 {
   const struct weft_report_iteration *it = &g->report->iteration;
   const struct weft_report_overlap *o = &g->report->overlap;
   const union weft_model *model = &g->job->model;
-  const char *pairs_word = weft_flops_convention_words[g->job->train.flops_convention];
-  double flops = weft_job_flops_per_token (g->job), peak = weft_report_printed_peak (g->job),
-         six = 6.0 * weft_model_matmul_parameters (model);
-  g_autofree char *matmul = human (six / 6, ""), *pairs = human (flops - six, "FLOP"),
-                  *each = human (flops, "FLOP"), *printed = human (peak, "FLOP/s"),
+  double flops = weft_job_flops_per_token (g->job), peak = weft_report_printed_peak (g->job);
+  g_autofree char *each = human (flops, "FLOP"), *printed = human (peak, "FLOP/s"),
                   *busy = human (o->communication_s, "s"), *work = human (o->compute_s, "s"),
                   *exposed = human (o->exposed_communication_s, "s"),
                   *idle = human (o->bubble_s, "s");
@@ -624,9 +641,7 @@ explain_step (struct page *g)
        g_strdup_printf ("%.0f tokens / step / %u GPUs",
                         (double) g->job->train.global_batch_size * model->seq_length,
                         g->plan->mesh.n_ranks));
-  add (g, "model FLOP per token", flops, "FLOP",
-       g_strdup_printf ("6 x %s in matmuls + %s of attention (flops_convention = %s)", matmul,
-                        pairs, pairs_word));
+  add (g, "model FLOP per token", flops, "FLOP", flops_text (g->job));
   add (
       g, "MFU", it->mfu, "%",
       g_strdup_printf ("%.0f tokens/s x %s / %s printed", it->tokens_per_s_per_gpu, each, printed));
