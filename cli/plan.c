@@ -578,7 +578,7 @@ print_json (const struct page *page)
 
 /* --------------------------------------------------------------------- command */
 
-/* What the user asked for. */
+/* The flags of `weft plan` that are not settings of the job. */
 struct wishes {
   const char *finalists;
   gboolean graph, improve;

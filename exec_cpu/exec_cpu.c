@@ -248,6 +248,7 @@ cpu_open (const weft_plan *plan, const struct weft_exec_options *options, GError
     open_collectives (m);
     open_channels (m);
   }
+  m->base.fresh = !options->memory;
   ok = ok && (m->own.stress || start_threads (m, error));
   if (!ok) {
     cpu_close (&m->base);
@@ -331,7 +332,17 @@ cpu_read (weft_exec *x, uint32_t row, uint32_t buf, uint64_t offset, uint64_t n,
 static void
 cpu_write (weft_exec *x, uint32_t row, uint32_t buf, uint64_t offset, uint64_t n, const void *in)
 {
-  memcpy (cpu_arena_at (&((struct cpu_machine *) x)->rank[row], buf) + offset, in, n);
+  uint8_t *to = cpu_arena_at (&((struct cpu_machine *) x)->rank[row], buf) + offset;
+
+  if (to != in)
+    memcpy (to, in, n);
+}
+
+static void *
+cpu_room (weft_exec *x, uint32_t row, uint32_t buf, uint64_t offset, uint64_t n)
+{
+  (void) n;
+  return cpu_arena_at (&((struct cpu_machine *) x)->rank[row], buf) + offset;
 }
 
 static void *
@@ -366,6 +377,7 @@ const struct weft_exec_ops weft_exec_cpu = {
   .close = cpu_close,
   .read = cpu_read,
   .write = cpu_write,
+  .room = cpu_room,
   .at = cpu_at,
   .machine_name = cpu_machine_name,
 };

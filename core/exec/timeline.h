@@ -29,8 +29,8 @@ struct weft_timeline_stray {
   double seconds;
 };
 
-/* Communication of row `row` on one lane was ready and waited for the ranks of row `behind`, which
- * launched the other side of it last. */
+/* Time in which communication of row `row` on one lane was ready and waited for its peers. Row
+ * `behind` is the peer that was ready last. */
 struct weft_timeline_wait {
   uint32_t row, behind;
   enum weft_lane lane;

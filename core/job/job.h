@@ -129,8 +129,8 @@ gboolean weft_job_is_torch (const struct weft_job *job);
 int weft_job_sharding (const struct weft_job *job);
 
 /* How long the software keeps weights that it has converted to fp8: fp8_weight_lifetime of the
- * stack, but at most a microbatch if weights are sharded, because each rank then gathers them for
- * every pass. */
+ * stack, but at most a microbatch with disable_parameter_transpose_cache, or if weights are
+ * sharded, because each rank then gathers them for every pass. */
 enum weft_fp8_lifetime weft_job_fp8_lifetime (const struct weft_job *job);
 
 /* The knob megatron_fsdp_unit_modules as bits 1 << enum weft_unit (unit_modules.h). If the knob is

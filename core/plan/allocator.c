@@ -89,7 +89,8 @@ weft_allocator_holds (const struct weft_job *job, const weft_program *p, const s
          !is_copy_of_gradients (&job->stack, p, b);
 }
 
-/* Flat gradients in the training precision, from which an op makes the fp32 copy. */
+/* Adds the flat buffer of gradients in the training precision that software uses besides an fp32
+ * copy, for the time of the op that writes the copy. */
 static void
 hold_flat_gradients (struct replay *r, const struct weft_buf *copy, uint32_t op)
 {

@@ -206,8 +206,9 @@ number_groups (const weft_plan *plan, GHashTable *groups)
 
 /* ------------------------------------------------------------------------- nodes */
 
-/* The tag of the next transfer between this rank and `peer`: its way (a number below 128 that
- * sender and receiver agree on), and how many of this way there were before. `receives`: 0 or 1. */
+/* Returns the tag of the next transfer between this rank and `peer`. The tag has the way of the
+ * transfer (a number below 128, equal on sender and receiver) and the number of earlier transfers
+ * of this way. `receives`: 0 or 1. */
 static uint32_t
 next_tag (struct writer *w, uint32_t peer, uint32_t way, uint32_t receives)
 {
@@ -232,7 +233,8 @@ make_transfer (struct writer *w, struct node *node, uint32_t peer, uint32_t way,
   add_int32 (node, "comm_tag", next_tag (w, peer, way, receives));
 }
 
-/* Ways of transfers: between stages, forward and backward, and along rings by kind of group. */
+/* Ways (kinds) of transfers, which number tags: to the next stage, to the previous stage, and from
+ * WAY_RING on, one for each kind of group, between neighbours of a ring. */
 enum { WAY_NEXT, WAY_BACK, WAY_RING };
 
 static void

@@ -21,7 +21,7 @@ G_DEFINE_AUTOPTR_CLEANUP_FUNC (weft_axes, weft_axes_free)
  * recorded. */
 double weft_axes_bytes (const struct weft_trace_comm *comm);
 
-/* Sets the axes of all communication of a trace that has a description. */
+/* Sets the axes of all communication whose process group has a description that names an axis. */
 void weft_axes_set_described (const weft_axes *axes, weft_trace *trace);
 
 /* Sets the axes of the communication without a description on one GPU, by its calls between `begin`

@@ -128,7 +128,7 @@ goes_round (const struct weft_target *target, const struct weft_job *job, const 
   struct weft_job back;
 
   if (!in && out->n_not)
-    return FALSE; /* what is left of a job may be no job */
+    return FALSE; /* the settings that the software has may be no legal job */
   if (!in)
     fail_msg ("%s: %s\n%s\n%s", target->name, error->message, out->text, words);
   if (out->n_not)

@@ -35,8 +35,8 @@ static const struct {
     { "cpu_options", "machine", "arena", "ready", "launch", "collectives", "lanes", "exec_cpu" } },
   { "exec_gpu/",
     { "shared", "calls", "gpu_options", "launches", "machine", "script", "comm", "watchdog",
-      "counted", "arena", "order", "comms", "collectives", "emit", "issue", "reserved", "traced",
-      "step", "exec_gpu" } },
+      "counted", "arena", "room", "order", "comms", "collectives", "emit", "issue", "reserved",
+      "traced", "step", "exec_gpu" } },
 };
 
 /* Returns the file name in an #include line, between the characters `open` and `close`, or NULL if

@@ -35,7 +35,8 @@ const char *weft_fused_run (struct weft_fused *f, int device, const struct weft_
 uint8_t
 weft_fused_warpgroups (struct weft_fused *f, int device, const struct weft_kernel *k, uint8_t most);
 
-/* Scratch of a kernel with a producer warp, if it may run or be measured. */
+/* Bytes of scratch that attention backward with a producer warp needs; 0 if this kernel neither
+ * runs nor is measured. `most`: enum weft_cuda_warpgroups, what the GPU and the user allow. */
 uint64_t weft_fused_producer_scratch (const struct weft_kernel *k, uint8_t most);
 
 /* With attention_backend = auto, measures cuDNN and the own kernels on separate operands of the
