@@ -21,9 +21,11 @@ static uint32_t
 bits_of (int64_t quark, const char *const *words, char **unknown)
 {
   const char *text = g_quark_to_string ((GQuark) quark);
-  g_auto (GStrv) name = g_strsplit_set (strcmp (text, "none") == 0 ? "" : text, ", []", -1);
   uint32_t set = 0;
 
+  if (strcmp (text, "none") == 0)
+    return 0;
+  g_auto (GStrv) name = g_strsplit_set (text, ", []", -1);
   for (unsigned i = 0; name[i]; i++) {
     int index = index_of (words, name[i]);
     if (index >= 0)
@@ -37,8 +39,9 @@ bits_of (int64_t quark, const char *const *words, char **unknown)
 uint32_t
 weft_job_lora (const struct weft_job *job, char **unknown)
 {
+  if (job->train.lora_dim == 0 && !unknown)
+    return 0;
   uint32_t set = bits_of (job->train.target_modules, weft_lora_words, unknown);
-
   return job->train.lora_dim > 0 ? set : 0;
 }
 

@@ -126,13 +126,14 @@ add_tensors (struct page *g, uint32_t layer)
   return sum;
 }
 
+/* Number of elements of all parameters of the stage, or only of those that are trained. */
 static double
-stage_parameters (const struct page *g)
+stage_parameters (const struct page *g, gboolean frozen_too)
 {
   double sum = 0;
 
   for (uint32_t i = 0; i < g->p->n_param; i++)
-    sum += size_of (&g->p->param[i]);
+    sum += frozen_too || !g->p->param[i].frozen ? size_of (&g->p->param[i]) : 0;
   return sum;
 }
 
@@ -157,7 +158,7 @@ is_named (const struct page *g, const struct weft_buf *b, const char *name)
 }
 
 /* Number of elements of the flat buffers before sharding. Only gradient buffers are counted,
- * because every weight has a gradient. */
+ * because every trained weight has a gradient. */
 static double
 padded_parameters (const struct page *g)
 {
@@ -175,17 +176,19 @@ static void
 explain_parameters (struct page *g)
 {
   uint32_t layers = n_layers (g);
-  double layer = add_tensors (g, first_layer (g)), total = stage_parameters (g),
-         padded = padded_parameters (g);
+  double layer = add_tensors (g, first_layer (g)), total = stage_parameters (g, TRUE),
+         trained = stage_parameters (g, FALSE), padded = padded_parameters (g);
   g_autofree char *one = human (layer, ""), *rest = human (total - layers * layer, "");
 
   add_sum (g, "one layer", layer, "", g_strdup ("sum of its tensors"));
   add_tensors (g, WEFT_NO_LAYER);
   add_sum (g, "this stage", total, "",
            g_strdup_printf ("%u layers x %s + %s at the ends", layers, one, rest));
+  if (trained < total)
+    add_sum (g, "trained", trained, "", g_strdup ("the others are frozen"));
   add (g, "with padding", padded, "",
        g_strdup_printf ("buckets of %u equal slices, +%.0f",
-                        weft_mesh_group_size (&g->plan->mesh, WEFT_GROUP_DP), padded - total));
+                        weft_mesh_group_size (&g->plan->mesh, WEFT_GROUP_DP), padded - trained));
 }
 
 /* ----------------------------------------------------------------------- state */
@@ -237,7 +240,7 @@ explain_state (struct page *g)
       add (g, name_of (g, b->name), b->bytes, "B", state_formula (g, b));
   }
   add_sum (g, "model state", sum, "B",
-           g_strdup_printf ("%.4g B per parameter", sum / stage_parameters (g)));
+           g_strdup_printf ("%.4g B per parameter", sum / stage_parameters (g, TRUE)));
 }
 
 /* Makes the plan of the job with another sharding level of Megatron-FSDP and one microbatch. NULL
@@ -268,7 +271,7 @@ explain_levels (struct page *g)
       continue;
     const struct weft_memory *memory = &plan->memory[g->out->role];
     const uint64_t *kind = memory->permanent[WEFT_POOL_DEVICE];
-    double n = stage_parameters (g);
+    double n = stage_parameters (g, TRUE);
     g_autofree char *what = g_strdup_printf ("ZeRO-%d %s", level, weft_sharding_words[level]);
     add (g, what, state_bytes (memory), "B",
          g_strdup_printf ("weights %.3g + gradients %.3g + optimizer %.3g B per parameter",
