@@ -1,5 +1,6 @@
 #include "exec_gpu/exec_gpu.h"
 #include "core/base/error.h"
+#include "core/job/collectives.h"
 #include "exec_gpu/arena.h"
 #include "exec_gpu/collectives.h"
 #include "exec_gpu/comms.h"
@@ -400,6 +401,12 @@ weft_exec_gpu_open (const struct weft_exec_ops *ops, const struct weft_gpu_calls
   union weft_gpu_options own;
 
   weft_own_options_read (&options->own, ops->options, own.at);
+  if (weft_job_has_algorithms (&plan->job)) {
+    weft_bad_input (error, "collective_algorithm_files: found files, wanted none on GPUs: the "
+                           "collective library of executor %s runs its own algorithms",
+                    ops->name);
+    return NULL;
+  }
   if (!check_options (&own, options->peers, plan->mesh.n_ranks, error))
     return NULL;
   struct gpu_machine *m = make_machine (ops, calls, plan, options, &own);

@@ -194,8 +194,8 @@ gboolean weft_job_scales_dynamically (const struct weft_job *job);
  * (Megatron-LM arguments.py). */
 gboolean weft_job_checks_nan (const struct weft_job *job);
 
-/* What the backward pass recomputes. recompute_granularity sets it, or activation_checkpointing:
- * every layer, but with Megatron-FSDP the MLP of every layer. */
+/* The activations that the backward pass recomputes, set by recompute_granularity or by
+ * activation_checkpointing: every layer, or with Megatron-FSDP the MLP of every layer. */
 struct weft_job_recompute {
   enum weft_recompute granularity;
   enum weft_recompute_method method; /* method of full recompute (recompute_method) */

@@ -108,9 +108,9 @@ is_aligned (enum weft_op_kind kind, const struct weft_shape *s)
 
 /* The size and number of the matrix products of one kernel. */
 struct product {
-  double rows, columns, depth; /* of one product */
+  double rows, columns, depth; /* sizes of one product */
   double times;                /* number of products in one kernel */
-  double tiles;                /* of all products */
+  double tiles;                /* number of tiles of all products */
 };
 
 static struct product

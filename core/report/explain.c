@@ -291,6 +291,9 @@ slowest_link (const struct weft_coll_shape *shape, const struct weft_traffic *t,
   const struct weft_load *loads = shift ? shape->next : shape->load;
   double bytes = 0, seconds = -1;
 
+  /* An algorithm that is data moves other bytes in each round. */
+  if (t->data)
+    return fmax (t->bytes[WEFT_WAY_LOCAL], t->bytes[WEFT_WAY_REMOTE]);
   for (uint32_t i = 0; i < (shift ? shape->n_next : shape->n_load); i++) {
     double crossing = weft_coll_link_bytes (&loads[i], t);
     if (crossing / loads[i].capacity > seconds) {
