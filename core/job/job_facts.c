@@ -1,5 +1,5 @@
 /* Numbers and words that follow from the settings of a job. */
-#include "core/job/job.h"
+#include "core/job/finetune.h"
 #include "core/job/unit_modules.h"
 #include "core/base/suggest.h"
 #include <string.h>
@@ -16,7 +16,11 @@ weft_job_dp (const struct weft_job *job)
 double
 weft_job_flops_per_token (const struct weft_job *job)
 {
-  return weft_model_flops_per_token (&job->model, job->train.flops_convention == WEFT_COUNT_CAUSAL);
+  gboolean causal = job->train.flops_convention == WEFT_COUNT_CAUSAL;
+  const struct weft_tuned_flops tuned = weft_job_tuned_flops (job, causal);
+
+  return weft_job_frozen (job, NULL) ? weft_tuned_flops_sum (&tuned)
+                                     : weft_model_flops_per_token (&job->model, causal);
 }
 
 gboolean

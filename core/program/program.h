@@ -130,6 +130,8 @@ _Static_assert (sizeof (struct weft_buf) == 40, "a buffer is 40 bytes");
 enum weft_cut { WEFT_CUT_LIST (WEFT_WORD_ID) };
 extern const char *const weft_cut_words[];
 
+#define WEFT_NO_BUCKET 0xffffffffu
+
 /* A trained tensor as this pipeline stage stores it: the whole tensor, or one of `ways` parts of it
  * (core/program/cut.h). */
 struct weft_param {
@@ -145,6 +147,8 @@ struct weft_param {
   /* TRUE: a tied copy of a weight; the gradient norm of this stage omits the copy, because another
    * stage counts the weight */
   uint8_t duplicate;
+  /* TRUE: no step changes the parameter: it has no gradient, no bucket and no optimizer state */
+  uint8_t frozen;
   /* views of this parameter in the flat buffers of weights and gradients; WEFT_NO_BUF if the rank
    * stores only slices */
   uint32_t weight, grad;
@@ -165,7 +169,7 @@ struct weft_param {
   /* piece: elements of one of the row pieces (one per rank) into which the tensor is cut; stride:
    * distance between two pieces (layout.h). Both are 0 if the tensor is not cut into pieces */
   uint64_t piece, stride;
-  uint32_t bucket;
+  uint32_t bucket; /* WEFT_NO_BUCKET for a frozen parameter */
   /* for fp8 weights: a view of one float (the tensor's largest magnitude), or a buffer of block
    * scales; otherwise WEFT_NO_BUF */
   uint32_t scale;

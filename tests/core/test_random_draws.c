@@ -16,6 +16,7 @@ static const char *const undrawn[] = {
   "attention_priced_with_dropout",
   "experts_priced_as_gpt_oss",
   "fp8_priced_as",
+  "lora_dropout",
   "moe_flex_dispatcher_backend",
   "moe_priced_with_next_experts",
   "optimizer", /* a choice with only one value */
