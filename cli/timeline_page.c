@@ -1,4 +1,6 @@
 #include "cli/timeline_page.h"
+#include "charts/looks.h"
+#include "cli/figures/figures.h"
 #include "core/base/json.h"
 #include "page.h"
 #include <gio/gio.h>
@@ -56,9 +58,8 @@ add_ops (struct block *block, const weft_program *p)
   WORDS ("after", p->op[p->n_op].deps, p->deps[i]);
 }
 
-/* Whether a buffer takes memory of the GPU while it is in use. */
-static gboolean
-takes_memory (const struct weft_buf *buf)
+gboolean
+weft_cli_takes_memory (const struct weft_buf *buf)
 {
   return buf->base == WEFT_NO_BUF && buf->pool != WEFT_POOL_HOST && buf->first != WEFT_NO_OP;
 }
@@ -70,7 +71,7 @@ add_buffers (struct block *block, const weft_program *p)
   uint32_t n = 0;
 
   for (uint32_t i = 0; i < p->n_buf; i++)
-    if (takes_memory (&p->buf[i]))
+    if (weft_cli_takes_memory (&p->buf[i]))
       own[n++] = i;
   BYTES ("part", n, p->buf[own[i]].kind);
   REALS ("size", n, p->buf[own[i]].bytes);
@@ -96,7 +97,7 @@ add_looks (JsonBuilder *b)
   for (int i = 0; i < WEFT_N_PHASE; i++) {
     json_builder_begin_object (b);
     weft_json_text (b, "word", weft_phase_looks[i].legend);
-    weft_json_text (b, "colour", weft_phase_looks[i].colour);
+    weft_json_text (b, "colour", weft_look_css (weft_cli_phase_look (i)));
     json_builder_end_object (b);
   }
   json_builder_end_array (b);
@@ -104,7 +105,7 @@ add_looks (JsonBuilder *b)
   for (int i = 0; i < WEFT_N_BUF_KIND; i++) {
     json_builder_begin_object (b);
     weft_json_text (b, "word", weft_report_parts[i].word);
-    weft_json_text (b, "colour", weft_report_parts[i].colour);
+    weft_json_text (b, "colour", weft_look_css (weft_cli_part_look (i)));
     json_builder_end_object (b);
   }
   json_builder_end_array (b);

@@ -13,5 +13,8 @@
 #pragma once
 #include "core/report/report.h"
 
+/* Whether a buffer takes memory of the GPU while it is in use. */
+gboolean weft_cli_takes_memory (const struct weft_buf *buf);
+
 /* Appends the timeline of a report, which must have one. */
 void weft_cli_timeline_page (GString *page, const weft_report *report);
