@@ -7,8 +7,8 @@
 struct column {
   weft_column face;
   void *data;
-  GPtrArray *texts;   /* of a column of texts: its words, in the order of their indices */
-  GHashTable *number; /* of a column of texts: index of each word, plus 1 */
+  GPtrArray *texts;   /* for a column of texts: words in the order of their indices */
+  GHashTable *number; /* for a column of texts: index of each word, plus 1 */
 };
 
 struct weft_open_table {

@@ -13,7 +13,7 @@
  *   flops      lower bound from FLOPs
  *   passes     lower bounds of time and memory from layers; includes the measurement of the layers
  *   schedule   lower bound from a replay of the schedule
- *   ends       the same with the work before the first and after the last pass
+ *   ends       like schedule, with the work before the first and after the last pass
  *   program    clock time of programs without buffer addresses
  *   clock      clock time and memory
  *   simulated  clock time, memory and simulation of proved plans */
@@ -37,7 +37,8 @@ processor_seconds (void)
   return (double) clock () / CLOCKS_PER_SEC;
 }
 
-/* A job from words, whose rules need not hold, because the search sets further knobs. */
+/* Makes a job from words. Does not check the rules of the job, because the search sets further
+ * knobs. */
 static gboolean
 assemble (const char *words, struct weft_job *job)
 {

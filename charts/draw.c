@@ -19,7 +19,7 @@ struct page {
   const weft_figure *figure;
   struct weft_pen *pen;
   gboolean monochrome;
-  GArray *frame;    /* struct weft_frame: panels with anything to draw */
+  GArray *frame;    /* struct weft_chart_frame: panels with anything to draw */
   double left;      /* room left of each panel */
   double width, height;
   GPtrArray *key;   /* struct weft_series */
@@ -27,17 +27,17 @@ struct page {
   unsigned key_columns;
 };
 
-static struct weft_frame *
+static struct weft_chart_frame *
 frame_at (const struct page *page, guint i)
 {
-  return &g_array_index (page->frame, struct weft_frame, i);
+  return &g_array_index (page->frame, struct weft_chart_frame, i);
 }
 
 /* --------------------------------------------------------------------------- layout */
 
 /* Room that the numbers or words of a y axis need. */
 static double
-tick_width (const struct weft_frame *f)
+tick_width (const struct weft_chart_frame *f)
 {
   g_autoptr (GArray) ticks = weft_scale_ticks (&f->panel->y, f->y);
   double most = 0;
@@ -53,7 +53,7 @@ static void
 find_frames (struct page *page)
 {
   for (guint i = 0; i < page->figure->panel->len; i++) {
-    struct weft_frame f = { .panel = page->figure->panel->pdata[i],
+    struct weft_chart_frame f = { .panel = page->figure->panel->pdata[i],
                             .pen = page->pen,
                             .monochrome = page->monochrome };
     if (!weft_scale_ends (f.panel, &f.panel->x, &f.x) ||
@@ -83,7 +83,7 @@ place_frames (struct page *page)
   double x = EDGE, y = EDGE, tall = 0;
 
   for (guint i = 0; i < page->frame->len; i++) {
-    struct weft_frame *f = frame_at (page, i);
+    struct weft_chart_frame *f = frame_at (page, i);
     if (i % page->figure->columns == 0 && i > 0) {
       y += tall + EDGE;
       x = EDGE;
@@ -124,7 +124,7 @@ find_key (struct page *page)
 static const struct weft_brush grid = { WEFT_COLOUR_NONE, GRID, 0.5, 0.5, NULL };
 
 static void
-draw_text (const struct weft_frame *f, double x, double y, enum weft_anchor anchor,
+draw_text (const struct weft_chart_frame *f, double x, double y, enum weft_anchor anchor,
            const char *text)
 {
   const struct weft_letters letters = { LETTERS, anchor, FALSE, WEFT_COLOUR_INK };
@@ -135,7 +135,7 @@ draw_text (const struct weft_frame *f, double x, double y, enum weft_anchor anch
 
 /* Draws the lines and numbers of the x axis. Words that would overlap are left out. */
 static void
-draw_x_ticks (const struct weft_frame *f)
+draw_x_ticks (const struct weft_chart_frame *f)
 {
   const struct weft_panel *panel = f->panel;
   g_autoptr (GArray) ticks = weft_scale_ticks (&panel->x, f->x);
@@ -156,7 +156,7 @@ draw_x_ticks (const struct weft_frame *f)
 }
 
 static void
-draw_y_ticks (const struct weft_frame *f)
+draw_y_ticks (const struct weft_chart_frame *f)
 {
   const struct weft_panel *panel = f->panel;
   g_autoptr (GArray) ticks = weft_scale_ticks (&panel->y, f->y);
@@ -172,7 +172,7 @@ draw_y_ticks (const struct weft_frame *f)
 }
 
 static void
-draw_names (const struct page *page, const struct weft_frame *f)
+draw_names (const struct page *page, const struct weft_chart_frame *f)
 {
   const struct weft_panel *panel = f->panel;
   double middle = f->left + panel->width / 2;
@@ -192,7 +192,7 @@ draw_names (const struct page *page, const struct weft_frame *f)
 }
 
 static void
-draw_frame (const struct page *page, const struct weft_frame *f)
+draw_frame (const struct page *page, const struct weft_chart_frame *f)
 {
   const struct weft_spot corner[2] = {
     { f->left, f->top }, { f->left + f->panel->width, f->top + f->panel->height }
@@ -225,7 +225,7 @@ draw_key (const struct page *page)
 void
 weft_draw (const weft_figure *figure, gboolean monochrome, struct weft_pen *pen)
 {
-  g_autoptr (GArray) frame = g_array_new (FALSE, FALSE, sizeof (struct weft_frame));
+  g_autoptr (GArray) frame = g_array_new (FALSE, FALSE, sizeof (struct weft_chart_frame));
   g_autoptr (GPtrArray) key = g_ptr_array_new ();
   struct page page = {
     .figure = figure, .pen = pen, .monochrome = monochrome, .frame = frame, .key = key

@@ -3,14 +3,15 @@
 #pragma once
 
 /* The colour of a look, 0xrrggbb, from the palette of Okabe and Ito ("Color Universal Design",
- * 2008), without its black, which is that of text, and with two greys. Repeats after the palette. */
+ * 2008), without its black, which is that of text, and with two greys. Repeats after the
+ * palette. */
 int weft_look_colour (unsigned look);
 
 /* The same colour as CSS writes it, "#0072b2"; static. Number i of the palette; NULL beyond it. */
 const char *weft_look_css (unsigned i);
 
-/* The colour of thin things, lines and markers: those of the palette that are strong enough on white,
- * without yellow and light grey. Repeats after 7. */
+/* The colour of thin things, lines and markers: those of the palette that are strong enough on
+ * white, without yellow and light grey. Repeats after 7. */
 int weft_look_stroke (unsigned look);
 
 /* The pattern of dashes of a look in a monochrome figure; NULL: a whole line. */

@@ -47,8 +47,8 @@ struct weft_pen {
   void (*free) (struct weft_pen *pen);
 };
 
-/* Appends to `text`, which must outlive the pen. `whole`: a file of its own; FALSE: an element for a
- * page, with the colours of that page. */
+/* Appends to `text`, which must outlive the pen. `whole`: a file of its own; FALSE: an element for
+ * a page, with the colours of that page. */
 struct weft_pen *weft_pen_svg (GString *text, gboolean whole);
 
 /* Writes to `file` until the pen is freed. */

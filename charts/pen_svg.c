@@ -75,8 +75,8 @@ svg_begin (struct weft_pen *pen, double width, double height, const char *title)
 
   g_string_append_printf (svg->text,
                           "<svg%s role=\"img\" width=\"%.0f\" "
-                          "height=\"%.0f\" viewBox=\"0 0 %.0f %.0f\" font-family=\"Helvetica, Arial, "
-                          "sans-serif\"%s>\n<title>%s</title>\n",
+                          "height=\"%.0f\" viewBox=\"0 0 %.0f %.0f\" font-family=\"Helvetica, "
+                          "Arial, sans-serif\"%s>\n<title>%s</title>\n",
                           svg->whole ? " xmlns=\"http://www.w3.org/2000/svg\"" : "", width, height,
                           width, height, svg->whole ? " color=\"#222222\"" : "",
                           safe);

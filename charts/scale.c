@@ -22,8 +22,8 @@ widen (struct weft_scale_range *ends, const struct weft_chart_axis *axis, double
 
 /* Extends the ends by the items of a series. `below`: sums of the areas before it, by item. */
 static void
-widen_by (struct weft_scale_range *ends, const struct weft_panel *panel, const struct weft_chart_axis *axis,
-          const struct weft_series *series, GArray *below)
+widen_by (struct weft_scale_range *ends, const struct weft_panel *panel,
+          const struct weft_chart_axis *axis, const struct weft_series *series, GArray *below)
 {
   gboolean is_x = axis == &panel->x;
 

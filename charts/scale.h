@@ -12,9 +12,10 @@ struct weft_scale_range {
 gboolean weft_scale_ends (const struct weft_panel *panel, const struct weft_chart_axis *axis,
                           struct weft_scale_range *ends);
 
-/* The place of a value as a share of the axis, 0 to 1 between its ends; NaN: it has none. In a list,
- * i - 0.5 to i + 0.5 is the extent of item i, and 0 is the begin of the first item. */
-double weft_scale_place (const struct weft_chart_axis *axis, struct weft_scale_range ends, double value);
+/* The place of a value as a share of the axis, 0 to 1 between its ends; NaN: it has none. In a
+ * list, i - 0.5 to i + 0.5 is the extent of item i, and 0 is the begin of the first item. */
+double weft_scale_place (const struct weft_chart_axis *axis, struct weft_scale_range ends,
+                         double value);
 
 /* The values that are marked at the axis. The caller frees the array of double. */
 GArray *weft_scale_ticks (const struct weft_chart_axis *axis, struct weft_scale_range ends);

@@ -14,14 +14,14 @@
 #define HATCH_INK 0x333333
 
 double
-weft_frame_x (const struct weft_frame *f, double value)
+weft_frame_x (const struct weft_chart_frame *f, double value)
 {
   return f->left + weft_scale_place (&f->panel->x, f->x, value) * f->panel->width;
 }
 
 /* Numbers grow upwards; the items of a list go downwards. */
 double
-weft_frame_y (const struct weft_frame *f, double value)
+weft_frame_y (const struct weft_chart_frame *f, double value)
 {
   double share = weft_scale_place (&f->panel->y, f->y, value);
 
@@ -126,7 +126,7 @@ draw_box (struct weft_pen *pen, const struct weft_series *series, gboolean monoc
 }
 
 static void
-draw_box_text (const struct weft_frame *f, const struct weft_item *item,
+draw_box_text (const struct weft_chart_frame *f, const struct weft_item *item,
                const struct weft_spot c[2], int fill)
 {
   const struct weft_letters letters = { LETTERS, WEFT_ANCHOR_MIDDLE, FALSE,
@@ -141,7 +141,7 @@ draw_box_text (const struct weft_frame *f, const struct weft_item *item,
 }
 
 static void
-draw_intervals (const struct weft_frame *f, const struct weft_series *series)
+draw_intervals (const struct weft_chart_frame *f, const struct weft_series *series)
 {
   double right = f->left + f->panel->width;
 
@@ -158,7 +158,7 @@ draw_intervals (const struct weft_frame *f, const struct weft_series *series)
 }
 
 static void
-draw_bars (const struct weft_frame *f, const struct weft_series *series)
+draw_bars (const struct weft_chart_frame *f, const struct weft_series *series)
 {
   for (guint i = 0; i < series->item->len; i++) {
     const struct weft_item *item = &g_array_index (series->item, struct weft_item, i);
@@ -173,7 +173,7 @@ draw_bars (const struct weft_frame *f, const struct weft_series *series)
 
 /* Appends the steps of an edge of an area: its height at each item until the next. */
 static void
-add_steps (const struct weft_frame *f, const struct weft_series *series, const double *height,
+add_steps (const struct weft_chart_frame *f, const struct weft_series *series, const double *height,
            GArray *place)
 {
   const struct weft_item *item = &g_array_index (series->item, struct weft_item, 0);
@@ -194,7 +194,7 @@ add_steps (const struct weft_frame *f, const struct weft_series *series, const d
 
 /* Draws the lines of the hatch of an area in a box for each item. */
 static void
-hatch_area (const struct weft_frame *f, const struct weft_series *series, const double *low,
+hatch_area (const struct weft_chart_frame *f, const struct weft_series *series, const double *low,
             const double *high)
 {
   const struct weft_item *item = &g_array_index (series->item, struct weft_item, 0);
@@ -212,7 +212,7 @@ hatch_area (const struct weft_frame *f, const struct weft_series *series, const 
 
 /* Draws an area as one shape, and adds its heights to those below the next area. */
 static void
-draw_area (const struct weft_frame *f, const struct weft_series *series, double *below)
+draw_area (const struct weft_chart_frame *f, const struct weft_series *series, double *below)
 {
   guint n = series->item->len;
   g_autofree double *high = g_new (double, n);
@@ -254,7 +254,7 @@ cut (double *from, double *to, double begin, double change, double low, double h
 }
 
 static void
-draw_line (const struct weft_frame *f, const struct weft_series *series)
+draw_line (const struct weft_chart_frame *f, const struct weft_series *series)
 {
   g_autoptr (GArray) place = g_array_new (FALSE, FALSE, sizeof (struct weft_spot));
   g_autoptr (GArray) moves = g_array_new (FALSE, FALSE, sizeof (gboolean));
@@ -295,7 +295,8 @@ static const struct {
   gboolean lines;
   struct weft_spot corner[4];
 } markers[WEFT_N_MARKER] = {
-  [WEFT_MARKER_SQUARE] = { 4, FALSE, { { -0.9, -0.9 }, { 0.9, -0.9 }, { 0.9, 0.9 }, { -0.9, 0.9 } } },
+  [WEFT_MARKER_SQUARE] = { 4, FALSE,
+                           { { -0.9, -0.9 }, { 0.9, -0.9 }, { 0.9, 0.9 }, { -0.9, 0.9 } } },
   [WEFT_MARKER_TRIANGLE] = { 3, FALSE, { { 0, -1.2 }, { 1.1, 0.8 }, { -1.1, 0.8 } } },
   [WEFT_MARKER_DIAMOND] = { 4, FALSE, { { 0, -1.3 }, { 1.1, 0 }, { 0, 1.3 }, { -1.1, 0 } } },
   [WEFT_MARKER_DOWN] = { 3, FALSE, { { 0, 1.2 }, { 1.1, -0.8 }, { -1.1, -0.8 } } },
@@ -328,14 +329,14 @@ draw_marker (struct weft_pen *pen, const struct weft_series *series, int colour,
 }
 
 static gboolean
-is_inside (const struct weft_frame *f, struct weft_spot at)
+is_inside (const struct weft_chart_frame *f, struct weft_spot at)
 {
   return at.x >= f->left && at.x <= f->left + f->panel->width && at.y >= f->top &&
          at.y <= f->top + f->panel->height;
 }
 
 static void
-draw_points (const struct weft_frame *f, const struct weft_series *series)
+draw_points (const struct weft_chart_frame *f, const struct weft_series *series)
 {
   const struct weft_letters letters = { LETTERS, WEFT_ANCHOR_START, FALSE, WEFT_COLOUR_INK };
 
@@ -353,7 +354,7 @@ draw_points (const struct weft_frame *f, const struct weft_series *series)
 /* ------------------------------------------------------------------------------ all */
 
 static void
-draw_boxes (const struct weft_frame *f)
+draw_boxes (const struct weft_chart_frame *f)
 {
   g_autofree double *below = NULL;
 
@@ -371,7 +372,7 @@ draw_boxes (const struct weft_frame *f)
 }
 
 void
-weft_shapes_draw (const struct weft_frame *f)
+weft_shapes_draw (const struct weft_chart_frame *f)
 {
   draw_boxes (f);
   for (guint i = 0; i < f->panel->series->len; i++) {

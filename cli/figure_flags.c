@@ -54,7 +54,8 @@ read_one (const char *text, struct weft_cli_step_figure *figure, GError **error)
       break;
   if (!path || !words[figure->kind]) {
     g_autofree char *known = g_strjoinv (", ", (char **) words);
-    return weft_bad_input (error, "--figure: found \"%s\", wanted KIND=FILE, where KIND is one of %s",
+    return weft_bad_input (error,
+                           "--figure: found \"%s\", wanted KIND=FILE, where KIND is one of %s",
                            text, known);
   }
   if (!weft_figure_check (path + 1, error)) {

@@ -145,7 +145,7 @@ schedule_word (const union weft_strategy *s)
   return s->pipeline_model_parallel_size > 1 ? weft_schedule_words[s->pipeline_schedule] : "-";
 }
 
-/* What the page shows: the search around a job, and how certain its predictions are. */
+/* The contents of the page: the search around a job, and how certain its predictions are. */
 struct page {
   const struct weft_job *job;
   const weft_search *search;
@@ -588,7 +588,7 @@ struct wishes {
 
 /* The strategy that is written: a simulated candidate, and its export. */
 struct written {
-  uint32_t rank; /* from 0 */
+  uint32_t rank; /* place in the ranking, from 0 */
   struct weft_job job;
   weft_interop_result *result; /* NULL: a job file is written */
 };
@@ -675,7 +675,8 @@ assemble (const weft_settings *settings, struct weft_job *job, GError **error)
   return TRUE;
 }
 
-/* Number of searches for one answer: each adopts what the software cannot express differently. */
+/* Largest number of searches for one answer with --for. Each search fixes settings that the
+ * software cannot express at the values that the software has. */
 enum { MOST_ROUNDS = 4 };
 
 /* Searches around *job. With --for, searches again until the software can express a simulated

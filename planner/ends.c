@@ -22,9 +22,10 @@ schedule_like (const struct weft_schedule_row *row, gboolean chunked)
   return WEFT_N_SCHEDULE;
 }
 
-/* Resets what changes only passes: recompute, transfers between stages, tensor parallel overlap. Of
- * several chunks, reductions that are aligned start when their gradients are complete, and gathers
- * too: the ends are then at most as long. */
+/* Resets the settings that change only passes: recompute, transfers between stages, tensor parallel
+ * overlap, offload of activations. Also resets the alignment of gathers, and with several chunks
+ * that of reductions. These collectives then start as early as they can, so the ends are at most as
+ * long. */
 static void
 reset (union weft_strategy *s, gboolean chunked)
 {

@@ -1,5 +1,6 @@
 #include "planner/planner.h"
 #include "core/base/error.h"
+#include "core/job/collectives.h"
 #include "planner/bound.h"
 #include "planner/trials.h"
 #include "planner/workers.h"
@@ -374,11 +375,11 @@ may_be_a_miss (const struct searcher *s, const struct weft_candidate *c)
  * depend on the machine, so that the numbers of candidates by fate do not either. */
 enum { MOST_AT_A_TIME = 4 };
 
-/* What is refined, and how far. */
+/* The candidates that are refined, and the limit of the refinement. */
 struct aim {
   GSequence *open;
   gboolean (*is_wanted) (const struct searcher *s, const struct weft_candidate *c);
-  enum weft_trial_depth depth; /* of candidates that have all bounds */
+  enum weft_trial_depth depth; /* depth of the trial of candidates that have all bounds */
   double limit;                /* candidates from this bound on are not refined, seconds */
   uint32_t most;               /* number of candidates with a report that end a round */
 };
@@ -778,6 +779,15 @@ search_all (struct searcher *s, double *gap, GError **error)
   return ok;
 }
 
+/* Refuses collectives that are data: their proof holds for one size of a group, and the bounds of
+ * the search are those of the library's algorithms. */
+static gboolean
+check_collectives (const struct weft_job *job, GError **error)
+{
+  return !weft_job_has_algorithms (job) ||
+         weft_bad_input (error, "collective_algorithm_files: found files, wanted none in a search");
+}
+
 weft_search *
 weft_search_run (const struct weft_job *job, const struct weft_search_options *options,
                  GError **error)
@@ -786,7 +796,7 @@ weft_search_run (const struct weft_job *job, const struct weft_search_options *o
   struct searcher s = searcher_of (job, options);
   double gap = 0;
   uint32_t enough = 0;
-  gboolean ok = search_all (&s, &gap, error);
+  gboolean ok = check_collectives (job, error) && search_all (&s, &gap, error);
   if (ok && options->near_miss && !isfinite (s.best_simulated) && !s.refused)
     ok = find_closest (&s, error) && find_enough (&s, &enough, error);
   weft_search *search = collect (&s);

@@ -32,7 +32,7 @@
 #include "core/report/report.h"
 #include "planner/space.h"
 
-/* X (constant, word, doc): what became of a candidate. */
+/* X (constant, word, doc): the outcome of the search for a candidate. */
 #define WEFT_FATE_LIST(X)                                                                          \
   X (WEFT_FATE_FAULT, "fault", "an internal check (core/base/invariant.h) rejected it: a bug")     \
   X (WEFT_FATE_RULE, "breaks a rule", "a rule refuses its job")                                    \
@@ -52,7 +52,7 @@ struct weft_candidate {
   uint64_t bytes;
   /* seconds: lower bound by FLOPs, best lower bound so far, and clock time; 0 if not computed */
   double flops, bound, clock;
-  /* which bound `bound` is */
+  /* kind of the bound in `bound` */
   enum { WEFT_FLOPS, WEFT_PASSES, WEFT_SCHEDULE, WEFT_ENDS, WEFT_LANES, WEFT_PROGRAM } known;
   double seconds; /* simulated step time, seconds */
   /* TRUE: no candidate fits in memory, and the `bytes` of this candidate were measured on its
@@ -96,7 +96,7 @@ typedef struct weft_search {
   GError *fault;
 } weft_search;
 
-/* What a search reports while it runs. */
+/* A progress report of a search. */
 struct weft_search_progress {
   const char *phase;
   /* number of work units done in this phase and their total; `of` is 0 if the total is not known */

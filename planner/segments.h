@@ -89,8 +89,7 @@ weft_placements *weft_segment_cache_placements (weft_segment_cache *cache);
  * The caller frees the plan. */
 weft_plan *weft_segment_cache_plan (weft_segment_cache *cache, const struct weft_job *job);
 
-/* The cells of a schedule, and the microbatches in flight; NULL as from weft_flights_new(). The
- * cache owns the result. */
+/* Returns weft_flights_new (spec), which may be NULL. The cache owns the result. */
 const struct weft_flights *
 weft_segment_cache_flights (weft_segment_cache *cache, const struct weft_grid_spec *spec);
 

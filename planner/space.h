@@ -41,7 +41,7 @@ gboolean weft_space_lists (const char *key);
 GArray *
 weft_space_enumerate_within (const struct weft_job *job, const struct weft_space_ranges *ranges);
 
-/* The same without limits. */
+/* Like weft_space_enumerate_within(), without limits. */
 GArray *weft_space_enumerate (const struct weft_job *job);
 
 /* The job with the settings of a choice. */

@@ -111,8 +111,8 @@ add_stage (weft_figure *figure, const weft_report *r, uint32_t actor)
   panel->height = HEIGHT;
   panel->x.low = panel->y.low = 0;
   panel->x.high = r->timeline->seconds;
-  weft_chart_axis_name (&panel->x, role + 1 == r->plan->n_roles ? "time since the step began" : NULL,
-                        "s");
+  gboolean last = role + 1 == r->plan->n_roles;
+  weft_chart_axis_name (&panel->x, last ? "time since the step began" : NULL, "s");
   weft_chart_axis_name (&panel->y, "memory", "B");
   for (int kind = 0; kind < WEFT_N_BUF_KIND; kind++)
     add_series (panel, kind);

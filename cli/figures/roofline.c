@@ -76,7 +76,7 @@ weft_cli_figure_roofline (const weft_report *r)
 {
   const struct weft_job *job = &r->plan->job;
   const struct weft_cluster *c = &job->cluster;
-  weft_figure *figure = weft_figure_new ("Roofline: kernels of a step with the time that they took");
+  weft_figure *figure = weft_figure_new ("Roofline: kernels of a step");
   g_autoptr (GHashTable) group = g_hash_table_new_full (g_str_hash, g_str_equal, g_free, g_free);
   struct drawing d = { .panel = weft_figure_panel (figure, NULL),
                        .group = group,

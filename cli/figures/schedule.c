@@ -83,7 +83,8 @@ weft_cli_figure_schedule (const weft_grid *grid)
   d.panel->x.low = 0;
   d.panel->x.high = slots;
   d.panel->x.plain = TRUE;
-  weft_chart_axis_name (&d.panel->x, grid->n_chunks > 1 ? "slots; paler: later chunks" : "slots", "");
+  weft_chart_axis_name (&d.panel->x,
+                        grid->n_chunks > 1 ? "slots; paler: later chunks" : "slots", "");
   add_series (&d);
   for (uint32_t rank = 0; rank < grid->n_ranks; rank++) {
     g_autofree char *word = g_strdup_printf ("rank %u", rank);

@@ -80,8 +80,9 @@ weft_cli_figure_size (const struct weft_cli_size_page *page)
 {
   const weft_size *size = page->size;
   weft_figure *figure = weft_figure_new ("Clusters for a training run");
-  g_autofree char *cost = size->priced ? g_strdup_printf ("cost, %s", weft_cli_size_currency (size, 0))
-                                       : g_strdup ("GPU-hours");
+  g_autofree char *cost =
+      size->priced ? g_strdup_printf ("cost, %s", weft_cli_size_currency (size, 0))
+                   : g_strdup ("GPU-hours");
   struct weft_panel *front = add_panel (figure, size, "days against cost");
   struct weft_panel *scaling = add_panel (figure, size, "scaling");
 

@@ -90,7 +90,8 @@ add_stage (struct drawing *d, uint32_t actor)
   for (int lane = 0; lane < WEFT_N_LANE; lane++) {
     if (!weft_report_is_axis (lane) || !takes_time (d, actor, lane))
       continue;
-    add_lane (d, actor, lane, weft_chart_axis_word (&d->panel->y, weft_lane_words[lane], TRANSFERS));
+    unsigned row = weft_chart_axis_word (&d->panel->y, weft_lane_words[lane], TRANSFERS);
+    add_lane (d, actor, lane, row);
     height += TRANSFERS;
   }
   return height;

@@ -297,8 +297,8 @@ fit_init (struct fit *f, uint32_t n)
     f->begun[time + 1] += f->begun[time];
 }
 
-/* Makes the tree. A piece may be in use until after the last op: the blocks go on to twice the
- * number of times at most. */
+/* Makes the tree. A piece may be in use until after the last op, so the blocks cover up to twice
+ * the number of times. */
 static void
 plant (struct fit *f)
 {

@@ -23,7 +23,7 @@ struct weft_trace_comm {
   const char *ranks; /* "[0, 1, 2, 3]", cut after 30 ranks with "..."; NULL: not recorded */
   int64_t size;      /* ranks of the group; 0: not recorded */
   int64_t in, out;   /* elements that this rank sends and receives */
-  /* Set by weft_trace_axes() (measured.h). */
+  /* Set by axes.h, and for copies by names.h. */
   uint8_t axis;
 };
 
@@ -32,7 +32,7 @@ enum weft_trace_kind { WEFT_TRACE_KERNEL, WEFT_TRACE_MEMCPY, WEFT_TRACE_MEMSET, 
 struct weft_trace_kernel {
   int64_t begin, end;
   int64_t launched; /* begin of the launch call; WEFT_TRACE_NONE: not recorded */
-  const char *name; /* of the trace */
+  const char *name; /* owned by the trace */
   uint32_t comm;    /* row of weft_trace.comm; WEFT_TRACE_NO_COMM: none */
   uint32_t stream;
   uint32_t shape;     /* row of weft_trace.shape, from 1; 0: not recorded */

@@ -62,7 +62,7 @@ template <class T> struct produced_backward {
   backward_of<T> b;
   float *sums; /* for each head and tile of queries, in the order of registers: place_of_sum() */
   uint32_t *turns, *tickets; /* blocks that have added to a tile; blocks that have started */
-  uint64_t rows;             /* of `known` for each head */
+  uint64_t rows;             /* rows of `known` for each head */
   struct order order;
 };
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class StepResult:
-    """What a step returns (weft_step_result of weft.h)."""
+    """The results of a step (weft_step_result of weft.h)."""
 
     loss: float  # before the update: mean over all tokens of the global batch
     grad_norm: float  # before clipping

@@ -136,7 +136,8 @@ assert_ticks (enum weft_scale scale, double low, double high, const char *wanted
 {
   struct weft_chart_axis axis = { .scale = scale, .unit = "", .plain = TRUE };
   gboolean is_log = scale == WEFT_SCALE_LOG;
-  const struct weft_scale_range range = { is_log ? log10 (low) : low, is_log ? log10 (high) : high };
+  const struct weft_scale_range range = { is_log ? log10 (low) : low,
+                                          is_log ? log10 (high) : high };
   g_autoptr (GArray) ticks = weft_scale_ticks (&axis, range);
   g_autoptr (GString) found = g_string_new (NULL);
 
@@ -337,13 +338,13 @@ draw_page (const char *path, const char *folder, GHashTable *drawn)
       draw_again (*line, folder, drawn);
 }
 
+static const char *const folders[] = { "docs", "docs/labs", "docs/ideas", "docs/figures" };
+
 /* Calls `each` for every page, or every figure, below docs/. */
 static void
 for_files (const char *end, void (*each) (const char *path, const char *folder, GHashTable *drawn),
            const char *folder, GHashTable *drawn)
 {
-  static const char *const folders[] = { "docs", "docs/labs", "docs/figures" };
-
   for (unsigned i = 0; i < G_N_ELEMENTS (folders); i++) {
     g_autofree char *whole = g_build_filename (WEFT_SOURCE_DIR, folders[i], NULL);
     g_autoptr (GDir) dir = g_dir_open (whole, 0, NULL);
@@ -356,14 +357,16 @@ for_files (const char *end, void (*each) (const char *path, const char *folder, 
   }
 }
 
-/* tests/cli/test_sure.c makes the page of accuracy with its figure. */
+/* tests/cli/test_sure.c makes the page of accuracy with its figure. Trainings of an hour are behind
+ * the figure of losses. */
 static void
 check_drawn (const char *path, const char *folder, GHashTable *drawn)
 {
+  static const char *const elsewhere[] = { "docs/accuracy.svg", "docs/fp8_loss.svg", NULL };
   const char *name = path + strlen (WEFT_SOURCE_DIR) + 1;
 
   (void) folder;
-  if (!g_hash_table_contains (drawn, name) && !g_str_equal (name, "docs/accuracy.svg"))
+  if (!g_hash_table_contains (drawn, name) && !g_strv_contains (elsewhere, name))
     fail_msg ("no command in the pages draws %s", name);
 }
 
@@ -371,11 +374,10 @@ static void
 every_figure_of_the_pages_is_what_its_command_draws (void **state)
 {
   g_autoptr (GHashTable) drawn = g_hash_table_new_full (g_str_hash, g_str_equal, g_free, NULL);
-  g_autofree char *labs = g_build_filename (*state, "docs", "labs", NULL);
-  g_autofree char *figures = g_build_filename (*state, "docs", "figures", NULL);
-
-  assert_int_equal (g_mkdir_with_parents (labs, 0700), 0);
-  assert_int_equal (g_mkdir_with_parents (figures, 0700), 0);
+  for (unsigned i = 0; i < G_N_ELEMENTS (folders); i++) {
+    g_autofree char *mine = g_build_filename (*state, folders[i], NULL);
+    assert_int_equal (g_mkdir_with_parents (mine, 0700), 0);
+  }
   for_files (".md", draw_page, *state, drawn);
   for_files (".svg", check_drawn, *state, drawn);
   assert_true (g_hash_table_size (drawn) >= 10);

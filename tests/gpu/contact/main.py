@@ -144,7 +144,7 @@ class Run:
         return status
 
     def take(self, part, clocks):
-        """Reads what a part has written."""
+        """Reads the output of a part."""
         model = next((model for model in self.models if model.name == part.model), None)
         if part.kind == "train":
             found = outcomes.trained(self.out(part.name), model)

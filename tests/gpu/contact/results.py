@@ -109,7 +109,7 @@ def document(run):
                          if p.kind in ("train", "twin") and p.name != p.model and p.runs in run.runs},
             "kernels": kernel_rows, "counters": run.counters,
             "products": choices(run.cache, "products"), "attention": choices(run.cache, "attention")}
-    # one row a line: a document that is committed shows its changes
+    # one row in a line, so that a diff of two versions shows the changed rows
     return "{" + ",\n".join(f"{json.dumps(key)}:{rows_of(value)}" for key, value in made.items()) + "}\n"
 
 
