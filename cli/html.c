@@ -1,6 +1,7 @@
 #include "cli/html.h"
 #include "charts/looks.h"
 #include "cli/cli.h"
+#include "cli/critical_page.h"
 #include "cli/figures/figures.h"
 #include "cli/timeline_page.h"
 #include "core/base/units.h"
@@ -147,10 +148,17 @@ append_figure (GString *out, const char *title, weft_figure *figure)
 }
 
 static void
-append_timeline (GString *out, const weft_report *r)
+append_timeline (GString *out, const weft_report *r, const weft_critical *critical)
 {
-  g_string_append (out, "<h2>Timeline</h2>\n");
-  weft_cli_timeline_page (out, r);
+  g_string_append (out, "<h2>Timeline</h2>\n<p class=\"key\">");
+  for (int phase = 0; phase < WEFT_N_PHASE; phase++)
+    if (phase != WEFT_PHASE_FINALIZE) /* has the look of the reduction before it */
+      g_string_append_printf (out, "<span style=\"background:%s\"></span>%s",
+                              weft_look_css (weft_cli_phase_look ((enum weft_phase) phase)),
+                              weft_phase_looks[phase].legend);
+  g_string_append_printf (out, "<span style=\"background:%s\"></span>transfers</p>\n",
+                          weft_look_css (WEFT_CLI_TRANSFER_LOOK));
+  weft_cli_timeline_page (out, r, critical);
   g_string_append (out, "<noscript>\n<p>One rank of each stage; numbers are microbatches.</p>\n");
   append_figure (out, NULL, weft_cli_figure_timeline (r));
   g_string_append (out, "</noscript>\n");
@@ -176,14 +184,17 @@ append_head (GString *out, const weft_report *r)
 }
 
 gboolean
-weft_cli_html (const weft_report *r, const char *path, GError **error)
+weft_cli_html (const weft_report *r, const weft_critical *critical, const char *path,
+               GError **error)
 {
   g_autoptr (GString) out = g_string_new (NULL);
 
   append_head (out, r);
   append_numbers (out, r);
   if (r->timeline->seconds > 0)
-    append_timeline (out, r);
+    append_timeline (out, r, critical);
+  if (critical)
+    weft_cli_critical_html (out, critical);
   append_memory (out, r);
   append_axes (out, r);
   if (r->timeline->seconds > 0)

@@ -3,7 +3,10 @@
  * the browser chooses light or dark mode. Without scripts the timeline is a picture, in which
  * ops whose gap is less than a two-thousandth of the step are one box. */
 #pragma once
+#include "core/report/critical.h"
 #include "core/report/report.h"
 
-/* Writes the page to a file. The report must have a timeline. */
-gboolean weft_cli_html (const weft_report *report, const char *path, GError **error);
+/* Writes the page to a file. The report must have a timeline. `critical`: the critical path of the
+ * timeline; NULL: the page has none. */
+gboolean weft_cli_html (const weft_report *report, const weft_critical *critical, const char *path,
+                        GError **error);

@@ -164,6 +164,29 @@ draw_figures (const weft_report *report, const struct sim_ask *ask, GError **err
   return TRUE;
 }
 
+/* Whether the executor predicts the step as one graph. */
+static gboolean
+is_graph (const struct weft_exec_ops *executor, const struct sim_ask *ask)
+{
+  int row = weft_table_find (executor->options, "graph");
+
+  return row >= 0 && ask->options.own.table && ask->options.own.at[row].i != 0;
+}
+
+/* Writes the page. The step of a disturbed machine has no critical path, because its ops do not take
+ * the seconds of the plan. */
+static gboolean
+write_page (const weft_report *report, const struct weft_exec_ops *executor,
+            const struct sim_ask *ask, GError **error)
+{
+  g_autoptr (weft_critical) critical =
+      weft_cli_is_disturbed (executor, &ask->options)
+          ? NULL
+          : weft_critical_new (report->plan, report->timeline, is_graph (executor, ask), NULL);
+
+  return weft_cli_html (report, critical, ask->html, error);
+}
+
 /* Adds the seconds of initialisation and of broadcast_params, if the job has them. The same
  * executor predicts them. */
 static gboolean
@@ -208,7 +231,7 @@ run (const weft_cli_input *input, struct sim_ask *ask)
   if (!add_startup (report, executor, ask, &error))
     return weft_cli_fail (error);
   if (!draw_figures (report, ask, &error) ||
-      (ask->html && !weft_cli_html (report, ask->html, &error)))
+      (ask->html && !write_page (report, executor, ask, &error)))
     return weft_cli_fail (error);
   const struct weft_cli_answer answer = { &plan->job, report->iteration.time_s,
                                           (double) report->peak_bytes };

@@ -79,6 +79,15 @@ add_buffers (struct block *block, const weft_program *p)
   WORDS ("last", n, p->buf[own[i]].permanent ? p->n_op - 1 : p->buf[own[i]].last);
 }
 
+static void
+add_path (struct block *block, const weft_critical *critical)
+{
+  const GArray *path = critical->path;
+
+  WORDS ("path_row", path->len, g_array_index (path, struct weft_critical_op, i).row);
+  WORDS ("path_op", path->len, g_array_index (path, struct weft_critical_op, i).op);
+}
+
 /* --------------------------------------------------------------------------- head */
 
 static void
@@ -116,6 +125,11 @@ add_looks (JsonBuilder *b)
     weft_json_text (b, "doc", weft_op_info[i].doc);
     json_builder_end_object (b);
   }
+  json_builder_end_array (b);
+  weft_json_text (b, "transfer", weft_look_css (WEFT_CLI_TRANSFER_LOOK));
+  weft_json_array (b, "palette");
+  for (unsigned i = 0; weft_look_css (i); i++)
+    json_builder_add_string_value (b, weft_look_css (i));
   json_builder_end_array (b);
 }
 
@@ -193,7 +207,7 @@ append_resource (GString *page, const char *name)
 }
 
 void
-weft_cli_timeline_page (GString *page, const weft_report *r)
+weft_cli_timeline_page (GString *page, const weft_report *r, const weft_critical *critical)
 {
   struct block all = { g_byte_array_new (), json_builder_new () }, *block = &all;
   const weft_timeline *t = r->timeline;
@@ -208,6 +222,8 @@ weft_cli_timeline_page (GString *page, const weft_report *r)
     REALS ("begin", n, t->begin[row][i]);
     REALS ("end", n, t->end[row][i]);
   }
+  if (critical)
+    add_path (block, critical);
   json_builder_end_array (block->head);
   g_autofree char *head = print_head (r, block);
   g_autofree char *data = compress (block->bytes);

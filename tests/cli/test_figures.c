@@ -299,7 +299,7 @@ figure_end (const char *at)
 static void
 draw_again (const char *line, const char *folder, GHashTable *drawn)
 {
-  g_autoptr (GRegex) docs = g_regex_new ("docs/(?=[a-z0-9/]*\\.svg)", 0, 0, NULL);
+  g_autoptr (GRegex) docs = g_regex_new ("docs/(?=[a-z0-9_/]*\\.svg)", 0, 0, NULL);
   g_autofree char *mine = g_strconcat (folder, "/docs/", NULL);
   g_autofree char *words = g_regex_replace_literal (docs, line, -1, 0, mine, 0, NULL);
   g_autofree char *command = g_strdup_printf ("cd %s && %s%s >%s/log 2>&1", WEFT_SOURCE_DIR,
