@@ -173,8 +173,8 @@ is_graph (const struct weft_exec_ops *executor, const struct sim_ask *ask)
   return row >= 0 && ask->options.own.table && ask->options.own.at[row].i != 0;
 }
 
-/* Writes the page. The step of a disturbed machine has no critical path, because its ops do not take
- * the seconds of the plan. */
+/* Writes the page. The step of a disturbed machine has no critical path, because its ops do not
+ * take the seconds of the plan. */
 static gboolean
 write_page (const weft_report *report, const struct weft_exec_ops *executor,
             const struct sim_ask *ask, GError **error)

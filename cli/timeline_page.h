@@ -18,7 +18,7 @@
 /* Whether a buffer takes memory of the GPU while it is in use. */
 gboolean weft_cli_takes_memory (const struct weft_buf *buf);
 
-/* Appends the timeline of a report, which must have one. `critical`: its critical path, whose ops the
- * page marks; NULL: it is not known. */
+/* Appends the timeline of a report, which must have one. `critical`: its critical path, whose ops
+ * the page marks; NULL: it is not known. */
 void weft_cli_timeline_page (GString *page, const weft_report *report,
                              const weft_critical *critical);

@@ -1,5 +1,5 @@
-/* Pictures of grids as text. In a picture, a forward of a chunk takes one slot and a full backward takes
- * two, so all times are whole numbers. The cells of a pair are drawn one after the other. */
+/* Pictures of grids as text. In a picture, a forward of a chunk takes one slot and a full backward
+ * takes two, so all times are whole numbers. The cells of a pair are drawn one after the other. */
 #include "core/schedule/order.h"
 #include <string.h>
 

@@ -145,7 +145,8 @@ every_mistake_has_its_own_hint (void **state)
 
 /* --------------------------------------------------------------------------- pages */
 
-/* The page shows how to get its questions. tests/cli/test_figures.c draws the figures of all pages. */
+/* The page shows how to get its questions. tests/cli/test_figures.c draws the figures of all
+ * pages. */
 static void
 check_page (const weft_lab *lab, const char *folder)
 {
