@@ -12,8 +12,8 @@ static const struct {
   const char *folder;
   int level;
 } folders[] = {
-  { "core", 0 },     { "kernels", 1 },  { "launch", 1 },  { "interop", 1 }, { "exec_sim", 2 },
-  { "exec_cpu", 2 }, { "exec_gpu", 2 }, { "planner", 3 }, { "train", 3 },
+  { "core", 0 },     { "kernels", 1 },  { "launch", 1 },  { "interop", 1 }, { "charts", 1 },
+  { "exec_sim", 2 },   { "exec_cpu", 2 }, { "exec_gpu", 2 }, { "planner", 3 }, { "train", 3 },
   { "cli", 4 },      { "api", 4 },       { "tests", 5 },   { "bench", 5 },
 };
 
