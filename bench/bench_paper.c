@@ -230,7 +230,7 @@ print_epilogues (const struct result *r)
   fputs ("\n## What epilogues could save\n\n"
          "Bias gradients are sums of a second pass over the output gradients, 2 bytes an element\n"
          "(`kernels/cuda/columns.cuh`); CUBLASLT_EPILOGUE_BGRADB would sum them in the product of\n"
-         "the weight gradient, which then cannot be split along its depth, and stores a sum but\n"
+         "the weight gradient, may exclude that its depth is split, and stores a sum but\n"
          "never adds to one. It is not used yet. cuBLASLt 13.0 has no epilogue with a gate: its\n"
          "list (`cublasLtEpilogue_t`) has ReLU, GELU, their gradients, biases and bias gradients.\n"
          "swiglu in an epilogue therefore needs a matmul of our own, for the first projection and\n"
