@@ -81,32 +81,6 @@ random_shared_overlap (GString *words, GRand *rand)
     maybe (words, rand, 2, "moe_shared_expert_overlap=true");
 }
 
-/* Freezes parts of one in four models whose jobs support it, or gives them LoRA adapters. */
-static void
-random_tuning (GString *words)
-{
-  static const char *const without[] = {
-    "num_moe_experts", "mixtral", "deepseek", "qwen3moe", "kv_lora_rank", "mtp", "megatron_fsdp",
-    "distributed_config", "fp8", "tp_comm_overlap=true", "enable_async", "cpu_offloading=true",
-    "delay_wgrad", "zb-", "zbv", "dualpipe", "fusion_impl=linear", "=v-",
-  };
-  static const char *const some[] = {
-    "lora_dim=3 lora_alpha=4",
-    "lora_dim=2 target_modules=linear_proj,linear_fc1",
-    "lora_dim=1 target_modules=linear_fc2",
-    "freeze=embedding,head",
-    "freeze=embedding,norm,head,mlp",
-    "freeze=attention,norm",
-  };
-  g_autoptr (GRand) rand = g_rand_new_with_seed (1 + g_str_hash (words->str));
-
-  for (unsigned i = 0; i < G_N_ELEMENTS (without); i++)
-    if (has (words, without[i]))
-      return;
-  if (one_in (rand, 4))
-    add (words, some[g_rand_int_range (rand, 0, G_N_ELEMENTS (some))]);
-}
-
 void
 weft_random_traits (GString *words)
 {
@@ -118,7 +92,6 @@ weft_random_traits (GString *words)
   if (g_str_hash (words->str) % 20 == 1)
     add (words, "flops_convention=full");
   random_shared_overlap (words, rand);
-  random_tuning (words);
   for (unsigned i = 0; i < G_N_ELEMENTS (without); i++)
     if (has (words, without[i]))
       return;

@@ -48,7 +48,6 @@ const struct trained_case trained_cases[] = {
   { LATENT, "gpus=2 tensor_model_parallel_size=2 " },
   { EXPERTS, "gpus=2 expert_model_parallel_size=2 moe_load_imbalance=64 " },
   { UNFUSED, "gpus=2 tensor_model_parallel_size=2 " },
-  { LLAMA "lora_dim=8 ", "gpus=2 tensor_model_parallel_size=2 sequence_parallel=true " },
 };
 const uint32_t trained_n_cases = G_N_ELEMENTS (trained_cases);
 

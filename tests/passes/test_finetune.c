@@ -180,8 +180,8 @@ loss_at (real_job *job, uint32_t t, const float *direction, double step)
   return loss;
 }
 
-/* Along a random direction d, (loss (w + e d) - loss (w - e d)) / 2 e is the product of gradient and
- * d. Kernels are fp32, but the loss is an exact sum. */
+/* Along a random direction d, (loss (w + e d) - loss (w - e d)) / 2 e is the product of gradient
+ * and d. Kernels are fp32, but the loss is an exact sum. */
 static void
 check_gradient (real_job *job, uint32_t t, GRand *rand)
 {

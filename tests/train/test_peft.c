@@ -81,7 +81,7 @@ files_have_the_names_of_peft (void **state)
     assert_true (t->dim[1] == wanted[i].columns || wanted[i].columns == 0);
   }
   assert_true (g_file_get_contents (config, &text, NULL, NULL));
-  assert_non_null (strstr (text, "\"peft_type\": \"LORA\""));
+  assert_non_null (strstr (text, "\"peft_type\" : \"LORA\""));
   assert_non_null (strstr (text, "\"self_attn.q_proj\""));
   assert_non_null (strstr (text, "\"mlp.down_proj\""));
 }
@@ -111,10 +111,10 @@ another_configuration_is_refused (void **state)
   g_autoptr (real_job) job = trained (models[0], "gpus=1");
 
   export(job, folder);
-  refused (job, folder, (const char *const[]){ "\"r\": 2", "\"r\": 4" }, "r: found 4, wanted 2");
-  refused (job, folder, (const char *const[]){ "\"lora_alpha\": 8", "\"lora_alpha\": \"8\"" },
-           "lora_alpha: found a text, wanted 8");
-  refused (job, folder, (const char *const[]){ "\"use_dora\": false", "\"use_dora\": true" },
+  refused (job, folder, (const char *const[]){ "\"r\" : 2", "\"r\" : 4" }, "r: found 4, wanted 2");
+  refused (job, folder, (const char *const[]){ "\"lora_alpha\" : 8", "\"lora_alpha\" : \"8\"" },
+           "lora_alpha: found a string, wanted 8");
+  refused (job, folder, (const char *const[]){ "\"use_dora\" : false", "\"use_dora\" : true" },
            "use_dora: found true, wanted false");
   refused (job, folder, (const char *const[]){ "LORA", "IA3" },
            "peft_type: found \"IA3\", wanted \"LORA\"");

@@ -4,8 +4,8 @@
  * layers that are divided like their matrices (adapter_extent() in params.c). If W is divided by
  * rows, A runs on the rank's own rows of x; with sequence_parallel the small product A x is
  * all-gathered for B, and the gradient of A x is a sum over the ranks. If W is divided by columns,
- * A x is a sum over the ranks, and B runs on the rank's own rows. The factor is applied to A x, which is the smallest
- * of the products; backward stores the scaled A x. */
+ * A x is a sum over the ranks, and B runs on the rank's own rows. The factor is applied to A x,
+ * which is the smallest of the products; backward stores the scaled A x. */
 #include "core/passes/layer/block.h"
 
 /* Place for the scaled A x of a linear map in the current microbatch and layer. */
