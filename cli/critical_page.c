@@ -135,8 +135,8 @@ weft_cli_critical_html (GString *out, const weft_critical *c)
   if (c->launch_s > c->step_s * LEAST_SHARE)
     append_kind (out, &launches, c->step_s);
   g_string_append (out, "</table></div>\n<p>Step without: if all ops of this kind, on all ranks, "
-                        "took no time. Other ops keep their seconds. The same numbers as <code>weft "
-                        "explain --critical-path</code>.</p>\n");
+                        "took no time. Other ops keep their seconds. The same numbers as "
+                        "<code>weft explain --critical-path</code>.</p>\n");
 }
 
 /* ------------------------------------------------------------------------ JSON */
