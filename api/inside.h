@@ -41,8 +41,8 @@ bool weft_api_done (weft_error *error); /* Clears `error`; always returns true. 
 /* job.c: checks the number of words, and that none of the words is NULL. */
 bool weft_api_words (const char *call, size_t n, const char *const *words, weft_error *error);
 
-/* simulation.c: the executor of predictions with this name, NULL: the first; NULL with an error if
- * there is none. */
+/* simulation.c: finds the executor of predictions with this name; without a name (NULL) returns the
+ * first. Returns NULL with an error if no executor has the name. */
 const struct weft_exec_ops *weft_api_predictor (const char *name, weft_error *error);
 
 /* thread.c: calls run(user) in the thread in which SimGrid runs, and returns when it has returned.

@@ -2,7 +2,7 @@
 #include "core/report/report.h"
 #include "api/inside.h"
 
-/* Values that mean "none" in a program become -1. */
+/* Returns -1 for a value that means "none" in a program, and the value otherwise. */
 static int64_t
 or_none (uint32_t value, uint32_t none)
 {
@@ -21,7 +21,7 @@ program_of (const char *call, const weft_job *job, uint32_t role, weft_error *er
   return NULL;
 }
 
-/* Labels of ops or buffers: weft_op_label() or weft_buf_label(). */
+/* Adds a column of labels: weft_op_label() of ops, or weft_buf_label() of buffers. */
 static void
 add_labels (weft_table *table, const weft_program *p, uint32_t n,
             char *(*label) (const weft_program *p, uint32_t i))
@@ -34,7 +34,7 @@ add_labels (weft_table *table, const weft_program *p, uint32_t n,
   }
 }
 
-/* What an op is: number, kind, and where it runs. */
+/* Adds columns for the number of an op, its kind, its lane, and its group of ranks. */
 static void
 add_kinds (weft_table *table, const weft_program *p)
 {
@@ -52,7 +52,7 @@ add_kinds (weft_table *table, const weft_program *p)
   }
 }
 
-/* Where in the step an op is: layer, chunk, microbatch, phase. */
+/* Adds columns for the layer, chunk, microbatch and phase of an op. */
 static void
 add_places (weft_table *table, const weft_program *p)
 {
@@ -94,7 +94,7 @@ weft_job_ops (const weft_job *job, uint32_t role, weft_error *error)
   return table;
 }
 
-/* Where a buffer lies and when it is in use. */
+/* Adds columns for the address, size and lifetime of a buffer. */
 static void
 add_extents (weft_table *table, const weft_program *p)
 {

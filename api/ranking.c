@@ -9,8 +9,8 @@
 struct weft_open_ranking {
   struct weft_job job;
   weft_search *search;
-  GPtrArray *given;  /* words of the caller */
-  GPtrArray **words; /* of each strategy, made when they are asked for */
+  GPtrArray *given;  /* words of the job, as the caller gave them */
+  GPtrArray **words; /* words of each strategy, made on first use */
   weft_ranking_options options;
   gboolean stop; /* the caller has asked to end the search */
   GError *reason;
@@ -129,7 +129,7 @@ add_axes (weft_table *table, const weft_search *search, const struct weft_job *b
   }
 }
 
-/* A time that the search has not computed is 0 there, and has no value here. */
+/* The search stores 0 for a time that it has not computed. A table has NaN for a missing value. */
 static double
 or_nan (double seconds)
 {

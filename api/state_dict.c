@@ -11,7 +11,7 @@
 struct weft_open_state_dict {
   weft_module *module;
   gboolean keep_vars;
-  /* what a read returns: the weights of the module, or their fp32 masters */
+  /* values that a read returns: the weights of the module, or their fp32 masters */
   enum weft_state_kind kind;
   size_t n;
   weft_tensor_face *face;

@@ -3,12 +3,12 @@
 #include "api/inside.h"
 #include <string.h>
 
-/* A column that is being filled: its face, which users see, and what it owns. */
+/* A column that is being filled: `face`, which users see, and the memory of the column. */
 struct column {
   weft_column face;
   void *data;
-  GPtrArray *texts;   /* of a column of texts: its words, in the order of their indices */
-  GHashTable *number; /* of a column of texts: index of each word, plus 1 */
+  GPtrArray *texts;   /* for a column of texts: words in the order of their indices */
+  GHashTable *number; /* for a column of texts: index of each word, plus 1 */
 };
 
 struct weft_open_table {
@@ -64,7 +64,7 @@ weft_table_column (const weft_table *table, size_t i)
   if (i >= weft_table_columns (table))
     return NULL;
   struct column *c = table->column->pdata[i];
-  if (c->texts) { /* adding a text may have moved the list */
+  if (c->texts) { /* the address of the list changes when a text is added */
     c->face.words = (const char *const *) c->texts->pdata;
     c->face.n_words = c->texts->len;
   }

@@ -5,18 +5,22 @@
  * bench_search memory [N]    compares the live bytes that a search computes for N random
  *                            candidates, from short steps, with the live bytes of the plans of
  *                            whole steps [5000]
+ * bench_search brute [N]     searches five spaces, and simulates N random candidates of them, of
+ *                            which none may be faster than the answer of its search [3000]
  *
  * Levels:
  *   rules      makes the job of a candidate and checks its rules
  *   flops      lower bound from FLOPs
  *   passes     lower bounds of time and memory from layers; includes the measurement of the layers
  *   schedule   lower bound from a replay of the schedule
+ *   ends       like schedule, with the work before the first and after the last pass
  *   program    clock time of programs without buffer addresses
  *   clock      clock time and memory
  *   simulated  clock time, memory and simulation of proved plans */
 #include "core/base/error.h"
 #include "core/job/flags.h"
 #include "planner/bound.h"
+#include "planner/planner.h"
 #include "planner/space.h"
 #include "planner/trials.h"
 #include <stdio.h>
@@ -33,7 +37,8 @@ processor_seconds (void)
   return (double) clock () / CLOCKS_PER_SEC;
 }
 
-/* A job from words, whose rules need not hold, because the search sets further knobs. */
+/* Makes a job from words. Does not check the rules of the job, because the search sets further
+ * knobs. */
 static gboolean
 assemble (const char *words, struct weft_job *job)
 {
@@ -88,6 +93,12 @@ bound_passes (struct sample *s, const struct weft_job *job)
 }
 
 static void
+bound_ends (struct sample *s, const struct weft_job *job)
+{
+  weft_bound_ends (s->cache, job);
+}
+
+static void
 bound_schedule (struct sample *s, const struct weft_job *job)
 {
   weft_bound_schedule (s->cache, job);
@@ -128,8 +139,9 @@ static const struct {
   guint most;
 } levels[] = {
   { "flops", bound_flops, G_MAXUINT },          { "passes", bound_passes, MOST_BOUNDED },
-  { "schedule", bound_schedule, MOST_BOUNDED }, { "program", try_program, MOST_TRIED },
-  { "clock", try_clock, MOST_TRIED },           { "simulated", try_simulated, MOST_TRIED },
+  { "schedule", bound_schedule, MOST_BOUNDED }, { "ends", bound_ends, MOST_BOUNDED },
+  { "program", try_program, MOST_TRIED },       { "clock", try_clock, MOST_TRIED },
+  { "simulated", try_simulated, MOST_TRIED },
 };
 
 /* Prints the candidates per second of processor time at all levels, for one size of cluster and
@@ -246,11 +258,90 @@ compare_memory (guint n)
   return n_agree < n;
 }
 
+/* ------------------------------------------------------------------- brute force */
+
+/* Spaces whose steps are quick to simulate. */
+static const char *const spaces[] = {
+  "model=llama-nano topology=dgx-h100 gpus=8 global_batch_size=32",
+  "model=gpt2-nano topology=l40s-pcie gpus=4 global_batch_size=16",
+  "model=qwen3moe-nano topology=dgx-h100 gpus=4 global_batch_size=16",
+  "model=deepseek-nano topology=dgx-a100 gpus=4 global_batch_size=16",
+  "model=gpt2-large topology=dgx-a100 gpus=8 global_batch_size=64 micro_batch_size=2",
+};
+
+/* Most candidates that are simulated at a time. */
+enum { BATCH = 64 };
+
+/* Draws candidates until a batch has `n` legal ones. */
+static void
+draw_legal (const struct weft_job *job, const GArray *space, GRand *rand, guint n,
+            struct weft_trial trial[BATCH])
+{
+  for (guint i = 0; i < n;) {
+    guint at = (guint) g_rand_int_range (rand, 0, (gint) space->len);
+    struct weft_job one = weft_space_job (job, &g_array_index (space, struct weft_choice, at));
+    if (weft_job_check (&one, NULL))
+      trial[i++] = (struct weft_trial){ .job = one, .depth = WEFT_TRIAL_SIMULATED };
+  }
+}
+
+/* Simulates `n` random candidates. Returns the number of those that fit and are faster than `best`
+ * seconds, and prints them. */
+static guint
+count_faster (const struct weft_job *job, const GArray *space, GRand *rand, guint n, double best)
+{
+  g_autoptr (weft_placements) placements = weft_placements_new ();
+  const struct weft_trials how = { .placements = placements };
+  struct weft_trial trial[BATCH];
+  guint n_faster = 0;
+
+  for (guint done = 0; done < n; done += BATCH) {
+    guint some = MIN (BATCH, n - done);
+    draw_legal (job, space, rand, some, trial);
+    weft_trials_run (&how, trial, some, NULL);
+    for (guint i = 0; i < some; i++) {
+      const weft_report *r = trial[i].report;
+      if (r && r->fits && r->iteration.time_s < best * (1 - 1e-9)) {
+        g_autofree char *text = weft_job_print (&trial[i].job);
+        printf ("%.9g s is faster than %.9g s:\n%s\n", r->iteration.time_s, best, text);
+        n_faster++;
+      }
+      weft_trial_clear (&trial[i]);
+    }
+  }
+  return n_faster;
+}
+
+static int
+compare_brute (guint n)
+{
+  g_autoptr (GRand) rand = g_rand_new_with_seed (20261128);
+  guint n_faster = 0, share = n / G_N_ELEMENTS (spaces);
+
+  for (unsigned i = 0; i < G_N_ELEMENTS (spaces); i++) {
+    const struct weft_search_options options = { 0 };
+    struct weft_job job;
+    if (!assemble (spaces[i], &job))
+      return 1;
+    g_autoptr (weft_search) search = weft_search_run (&job, &options, NULL);
+    g_autoptr (GArray) space = weft_space_enumerate (&job);
+    double best = search->candidate[0].seconds;
+    guint faster = count_faster (&job, space, rand, share, best);
+    printf ("%s: %u strategies, best %.6g s; of %u simulated ones %u are faster\n", spaces[i],
+            space->len, best, share, faster);
+    fflush (stdout);
+    n_faster += faster;
+  }
+  return n_faster > 0;
+}
+
 int
 main (int argc, char **argv)
 {
   if (argc > 1 && strcmp (argv[1], "memory") == 0)
     return compare_memory (argc > 2 ? (guint) strtoul (argv[2], NULL, 10) : 5000);
+  if (argc > 1 && strcmp (argv[1], "brute") == 0)
+    return compare_brute (argc > 2 ? (guint) strtoul (argv[2], NULL, 10) : 3000);
   print_rates ();
   return 0;
 }

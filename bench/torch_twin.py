@@ -44,7 +44,7 @@ class Shape:
         self.gpt2 = config["model_type"] == "gpt2"
         self.qkv_bias = config["model_type"] != "llama"
         self.vocabulary = config["vocab_size"]
-        self.rows = -(-self.vocabulary // multiple) * multiple  # of embedding and head, padded
+        self.rows = -(-self.vocabulary // multiple) * multiple  # rows of embedding and head, padded
         self.tied = config["tie_word_embeddings"]
         self.sequence = sequence
         if self.gpt2:

@@ -44,7 +44,7 @@ object (JsonObject *parent, const char *member)
   return node && JSON_NODE_HOLDS_OBJECT (node) ? json_node_get_object (node) : NULL;
 }
 
-/* What the last fit found for a constant; NULL: nothing. */
+/* The result of the last fit for a constant; NULL: none. */
 static JsonObject *
 fitted_of (JsonNode *fit, const char *name)
 {

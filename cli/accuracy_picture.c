@@ -5,7 +5,7 @@
 
 /* Lengths in SVG units, which are pixels at the picture's natural size. */
 enum {
-  SIDE = 400,   /* of a panel */
+  SIDE = 400,   /* side of a panel */
   LEFT = 58,
   TOP = 30,
   GAP = 78,     /* space between the two panels */

@@ -24,7 +24,7 @@ enum { DEFAULT_TOP = 10 };
 struct compare_ask {
   const weft_cli_options *own; /* options that only one executor has */
   const char *executor, *top;
-  const char *step, *step_name, *cost_table, *stack_fit; /* of a measured trace */
+  const char *step, *step_name, *cost_table, *stack_fit; /* flags for a measured trace */
   struct weft_exec_options options;
 };
 

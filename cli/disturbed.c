@@ -66,7 +66,7 @@ struct runs {
 
 struct outcome {
   double seconds;
-  char message[200]; /* of the error; "": none */
+  char message[200]; /* error message; "": no error */
 };
 
 static void

@@ -20,7 +20,7 @@ const struct weft_exec_ops *weft_cli_real_executor (const char *name, GError **e
 const char *weft_cli_executor_names (void);
 const char *weft_cli_real_executor_names (void);
 
-/* A function that tells whether an executor has a property, which `what` may describe. */
+/* A function that returns whether an executor has a property. `what` may describe the property. */
 typedef gboolean weft_cli_has (const struct weft_exec_ops *ops, const void *what);
 weft_cli_has weft_cli_has_flags; /* property: ops->flags contains all bits of the uint32_t *what */
 

@@ -36,21 +36,50 @@ weft_cli_given_new (const weft_cli_input *input, const struct weft_search_option
   return g_steal_pointer (&given);
 }
 
-weft_settings *
-weft_cli_open_settings (const weft_cli_input *input, gboolean improve)
+/* The last value that the command line gives to a key. */
+static const char *
+last_value (const weft_settings *settings, const char *key)
 {
-  weft_settings *open = weft_settings_new ();
+  const char *value = NULL;
+
+  for (unsigned i = 0; i < weft_settings_count (settings); i++)
+    if (g_str_equal (weft_settings_at (settings, i)->key, key))
+      value = weft_settings_at (settings, i)->value;
+  return value;
+}
+
+/* Whether a setting is left open by its last value: the word "any", or a list. Texts may contain
+ * commas. */
+#define ANY "any"
+
+static gboolean
+is_open (const weft_settings *settings, const char *key)
+{
+  const char *last = last_value (settings, key);
+
+  return weft_space_lists (key) && (g_str_equal (last, ANY) || strchr (last, ','));
+}
+
+weft_settings *
+weft_cli_open_settings (const weft_cli_input *input, gboolean improve,
+                        struct weft_space_ranges *ranges, GError **error)
+{
+  g_autoptr (weft_settings) open = weft_settings_new ();
 
   for (unsigned i = 0; i < weft_settings_count (input->settings); i++) {
     const struct weft_setting *s = weft_settings_at (input->settings, i);
     if (improve && i < input->n_from_file && weft_space_varies (s->key))
       continue;
-    if (s->default_only)
+    if (is_open (input->settings, s->key)) {
+      const char *last = last_value (input->settings, s->key);
+      if (!g_str_equal (last, ANY) && !weft_space_limit (ranges, s->key, last, error))
+        return NULL;
+    } else if (s->default_only)
       weft_settings_add_default (open, s->section, s->key, s->value, s->where);
     else
       weft_settings_add (open, s->section, s->key, s->value, s->where);
   }
-  return open;
+  return g_steal_pointer (&open);
 }
 
 /* ------------------------------------------------------------------------ text */

@@ -18,8 +18,11 @@ weft_cli_given *weft_cli_given_new (const weft_cli_input *input,
                                     const struct weft_search_options *options, GError **error);
 
 /* A copy of the settings of a command line. If `improve` is TRUE, settings of the job file that the
- * search varies are left out; flags stay. The caller frees the settings. */
-weft_settings *weft_cli_open_settings (const weft_cli_input *input, gboolean improve);
+ * search varies are left out; flags stay. A setting whose last value is a list ("4,8") or the word
+ * "any" is left out too: a list limits the search (*ranges). NULL: a list has a wrong value. The
+ * caller frees the settings. */
+weft_settings *weft_cli_open_settings (const weft_cli_input *input, gboolean improve,
+                                       struct weft_space_ranges *ranges, GError **error);
 
 /* Prints the prediction of the given job. */
 void weft_cli_given_print (const weft_cli_given *given);

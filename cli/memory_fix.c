@@ -106,7 +106,8 @@ flags_line (const struct page *page, const struct weft_memory_fix *fix)
   return g_strjoinv (" ", (char **) flags->pdata);
 }
 
-/* What the changes do to the result of the training, each text once. The caller frees the array. */
+/* Returns the effects of the changes on the result of the training, as texts without duplicates.
+ * The caller frees the array. */
 static GPtrArray *
 numerics_of (const struct weft_memory_fix *fix)
 {

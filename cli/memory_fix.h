@@ -3,7 +3,7 @@
 #include "cli/sure.h"
 #include "planner/memory_fix.h"
 
-/* What the user asks for: --fix, --memory-limit and --keep. */
+/* Values of the flags --fix, --memory-limit and --keep. */
 struct weft_cli_fix_wishes {
   gboolean fix;
   const char *limit, *keep; /* texts of the flags; NULL: not given */

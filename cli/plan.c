@@ -145,7 +145,7 @@ schedule_word (const union weft_strategy *s)
   return s->pipeline_model_parallel_size > 1 ? weft_schedule_words[s->pipeline_schedule] : "-";
 }
 
-/* What the page shows: the search around a job, and how certain its predictions are. */
+/* The contents of the page: the search around a job, and how certain its predictions are. */
 struct page {
   const struct weft_job *job;
   const weft_search *search;
@@ -205,6 +205,7 @@ step_text (const struct page *page, const struct weft_candidate *c)
   X ("mbs", FALSE, number (job->train.micro_batch_size))                                           \
   X ("schedule", FALSE, g_strdup (schedule_word (s)))                                              \
   X ("recompute", FALSE, recompute_text (job))                                                     \
+  X ("precision", FALSE, g_strdup (weft_precision_words[job->train.precision]))                    \
   X ("shards", FALSE, g_strdup (optimizer_word (s)))                                               \
   X ("overlap", FALSE, overlap_text (s))                                                           \
   X ("step", TRUE, step_text (page, c))                                                            \
@@ -577,7 +578,7 @@ print_json (const struct page *page)
 
 /* --------------------------------------------------------------------- command */
 
-/* What the user asked for. */
+/* The flags of `weft plan` that are not settings of the job. */
 struct wishes {
   const char *finalists;
   gboolean graph, improve;
@@ -587,7 +588,7 @@ struct wishes {
 
 /* The strategy that is written: a simulated candidate, and its export. */
 struct written {
-  uint32_t rank; /* from 0 */
+  uint32_t rank; /* place in the ranking, from 0 */
   struct weft_job job;
   weft_interop_result *result; /* NULL: a job file is written */
 };
@@ -674,7 +675,8 @@ assemble (const weft_settings *settings, struct weft_job *job, GError **error)
   return TRUE;
 }
 
-/* Number of searches for one answer: each adopts what the software cannot express differently. */
+/* Largest number of searches for one answer with --for. Each search fixes settings that the
+ * software cannot express at the values that the software has. */
 enum { MOST_ROUNDS = 4 };
 
 /* Searches around *job. With --for, searches again until the software can express a simulated
@@ -715,7 +717,9 @@ static int
 plan (const weft_cli_input *input, const struct wishes *wishes)
 {
   g_autoptr (GError) error = NULL;
-  g_autoptr (weft_settings) settings = weft_cli_open_settings (input, wishes->improve);
+  struct weft_space_ranges ranges = { 0 };
+  g_autoptr (weft_settings) settings =
+      weft_cli_open_settings (input, wishes->improve, &ranges, &error);
   g_auto (plan_written) written = { 0 };
   struct weft_job job;
   struct weft_cli_watch watch =
@@ -724,10 +728,12 @@ plan (const weft_cli_input *input, const struct wishes *wishes)
                                          .stop = weft_cli_is_interrupted,
                                          .user = &watch,
                                          .near_miss = TRUE,
-                                         .graph = wishes->graph };
+                                         .graph = wishes->graph,
+                                         .ranges = &ranges };
   int64_t finalists = 0;
 
-  if (!check_wishes (input, wishes, &finalists, &error) || !assemble (settings, &job, &error))
+  if (!settings || !check_wishes (input, wishes, &finalists, &error) ||
+      !assemble (settings, &job, &error))
     return weft_cli_fail (error);
   weft_cli_warn (&job);
   options.finalists = finalists;
@@ -773,8 +779,10 @@ weft_cli_plan (int argc, char **argv)
     .usage = "weft plan [JOB] [flags]",
     .doc =
         "Searches all strategies that the job leaves open: tensor, context, expert and pipeline "
-        "parallel sizes, chunks of stages, micro batch size, schedule, recompute, data-parallel "
-        "sharding and overlap.  A knob that is given stays fixed.  Memory is exact; closed "
+        "parallel sizes, chunks of stages, micro batch size, schedule, recompute, "
+        "sharding and overlap.  A knob that is given stays fixed; a list (4,8) limits the search "
+        "to "
+        "these values; any searches a knob that JOB fixes.  Memory is exact; closed "
         "formulas rank the strategies that fit; SimGrid simulates the best.  Every strategy leaves "
         "5 % of the GPU memory free (--memory-headroom).  ! marks strategies that may not fit, ~ "
         "those that may be faster than the best, by the errors of predictions of published runs "
@@ -784,7 +792,7 @@ weft_cli_plan (int argc, char **argv)
         "one fits.",
     .examples =
         "  weft plan --model llama3-8b --topology dgx-h100 --nodes 4 --global-batch-size 256\n"
-        "  weft plan job.ini --pipeline-model-parallel-size 4 --json\n"
+        "  weft plan job.ini --pipeline-model-parallel-size 4,8 --micro-batch-size any --json\n"
         "  weft plan train.sh --from megatron-lm --topology dgx-h100 --improve\n"
         "  weft plan --model llama3-8b --topology dgx-h100 --nodes 4 --global-batch-size 256 \\\n"
         "      --stack torchtitan --for torchtitan --output best.toml\n",

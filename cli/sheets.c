@@ -10,8 +10,8 @@
 
 enum { WIDTH = 100, KEY_WIDTH = 26, VALUE_WIDTH = 16, INDENT = 2 + KEY_WIDTH + VALUE_WIDTH };
 
-/* What is printed about a topology or stack file: for each row of the table, the comment that the
- * file has on the value. */
+/* The printed description of a topology or stack file: for each row of the table, the comment of
+ * the file on the value. */
 typedef struct sheet_page {
   weft_sheet_file *file;
   char *name, *title; /* comment on the first line of the file */

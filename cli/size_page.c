@@ -516,7 +516,7 @@ weft_cli_size_text (const struct weft_cli_size_page *page)
 
 /* ------------------------------------------------------------------------ JSON */
 
-/* X (name): members of a JSON point that are known only after its search. */
+/* X (name, value): members of a JSON point that are known only after its search. */
 #define NUMBER_LIST(X)                                                                             \
   X ("step_s", p->found.step)                                                                      \
   X ("mfu", p->found.mfu)                                                                          \

@@ -3,7 +3,7 @@
 #include "cli/sure.h"
 #include "planner/size.h"
 
-/* What the page shows: the answer of weft size and the options of the question. */
+/* The contents of the page: the result of weft size and the options of the command. */
 struct weft_cli_size_page {
   const weft_size *size;
   const struct weft_size_options *options;

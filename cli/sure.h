@@ -14,7 +14,7 @@ weft_cli_sure *weft_cli_sure_new (GError **error);
 void weft_cli_sure_free (weft_cli_sure *sure);
 G_DEFINE_AUTOPTR_CLEANUP_FUNC (weft_cli_sure, weft_cli_sure_free)
 
-/* What a command has predicted for a job. */
+/* The predictions of a command for a job. */
 struct weft_cli_answer {
   const struct weft_job *job;
   /* predicted seconds of a step; predicted bytes of the GPU that needs most. NaN: not predicted */

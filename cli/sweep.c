@@ -127,6 +127,16 @@ report_progress (void *user, uint32_t done, uint32_t of)
     fprintf (stderr, "\r\033[K");
 }
 
+/* FALSE if every combination was refused: no answer of the sweep has numbers. */
+static gboolean
+has_numbers (const weft_variants *x)
+{
+  for (uint32_t i = 0; i < x->n; i++)
+    if (weft_summary_has_numbers (&x->cell[i]))
+      return TRUE;
+  return FALSE;
+}
+
 static gboolean
 run_lists (weft_variants *x, const struct sweep_ask *ask, GError **error)
 {
@@ -144,7 +154,7 @@ run_lists (weft_variants *x, const struct sweep_ask *ask, GError **error)
   weft_cli_catch_interrupt ();
   if (!weft_variants_run (x, &run, error))
     return FALSE;
-  g_autofree char *picture = ask->svg ? weft_cli_sweep_picture (x) : NULL;
+  g_autofree char *picture = ask->svg && has_numbers (x) ? weft_cli_sweep_picture (x) : NULL;
   return !picture || weft_cli_write (ask->svg, picture, error);
 }
 
@@ -164,7 +174,13 @@ sweep (const weft_cli_input *input, const struct sweep_ask *ask,
     print_json (x);
   else
     print_table (x);
-  return weft_cli_is_interrupted (NULL) ? WEFT_CLI_EXIT_BY_SIGINT : 0;
+  if (weft_cli_is_interrupted (NULL))
+    return WEFT_CLI_EXIT_BY_SIGINT;
+  if (has_numbers (x))
+    return 0;
+  g_set_error (&error, WEFT_ERROR, WEFT_ERROR_INFEASIBLE, "every combination is refused%s",
+               ask->svg ? ": no picture is written" : "");
+  return weft_cli_fail (error);
 }
 
 /* ------------------------------------------------------------- sensitivity */
@@ -302,8 +318,9 @@ weft_cli_sweep (int argc, char **argv)
     .usage = "weft sweep [JOB] KNOB=a,b,c [KNOB2=d,e] [--csv FILE] [--svg FILE] [flags]",
     .doc = "Predicts a job with every combination of the values of its settings: knobs, fields of "
            "model, cluster, training and stack. Each processor predicts one combination at a time. "
-           "A combination that a rule refuses has the rule in its row. With --csv a run that was "
-           "ended, also by ctrl-C, resumes; a file of another job is refused.",
+           "A combination that a rule refuses has the rule in its row; if all are refused, the "
+           "status is 4. With --csv a run that was ended, also by ctrl-C, resumes; a file of "
+           "another job is refused.",
     .examples = examples,
     .flags = flags,
     .n_flags = G_N_ELEMENTS (flags),

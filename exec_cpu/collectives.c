@@ -21,7 +21,14 @@ cpu_moves_free (struct cpu_moves *moves)
 uint64_t
 cpu_moves_key (const struct weft_op *row, uint32_t n)
 {
-  return (uint64_t) row->kind << 40 | (uint64_t) (uint8_t) row->peer << 32 | n;
+  return (uint64_t) row->group << 48 | (uint64_t) row->kind << 40 |
+         (uint64_t) (uint8_t) row->peer << 32 | n;
+}
+
+uint64_t
+cpu_moves_slot_bytes (const struct cpu_moves *moves, const struct weft_shape *shape)
+{
+  return (shape->dim[0] / moves->n_pieces + 1) * weft_dtype_bytes (shape->dtype);
 }
 
 static const struct cpu_moves *
@@ -36,11 +43,12 @@ struct round {
   const struct cpu_comm *c;
   enum weft_op_kind kind;
   uint32_t me, n;
+  uint32_t n_pieces; /* pieces of the tensor: a multiple of n unless all members end with all */
   enum weft_dtype dtype;
   enum weft_reduce reduce;
   uint64_t elements;
-  float divisor;     /* the sum over all members is divided by this number */
-  gboolean complete; /* this round completes the sum, which is written to the member's slice */
+  float divisor; /* the sum over all members is divided by this number */
+  uint64_t slot; /* bytes of a slot (struct weft_move) */
   /* all-to-all, or all-gather of rows: input and output are two separate operands */
   gboolean swaps;
   /* context-parallel shift: copies the whole tensor of one neighbour into another operand */
@@ -154,55 +162,88 @@ join_words (uint8_t *const *term, uint32_t n_term, const struct round *d, uint64
 static uint64_t
 piece_start (const struct round *d, uint32_t piece)
 {
-  return d->elements * piece / d->n;
+  return d->elements * piece / d->n_pieces;
+}
+
+static uint32_t
+owner_of (const struct round *d, uint32_t piece)
+{
+  return (uint32_t) ((uint64_t) piece * d->n / d->n_pieces);
+}
+
+/* The part of the tensor that belongs to a member: its first element. */
+static uint64_t
+share_start (const struct round *d, uint32_t member)
+{
+  return d->elements * member / d->n;
 }
 
 /* Returns the address of piece 0 as if the pieces of `member` were contiguous: adding the offset of
- * `piece` in the whole tensor gives the address of the piece. The piece that the member itself owns
- * is in its slice, which may be a separate buffer. */
+ * `piece` in the whole tensor gives the address of the piece. The pieces that the member itself
+ * owns are in its slice, which may be a separate buffer. */
 static uint8_t *
 piece_of (const struct round *d, uint32_t member, uint32_t piece)
 {
   const struct cpu_post *post = &d->c->post[member];
 
-  return piece == member ? post->bound.slice - piece_start (d, piece) * weft_dtype_bytes (d->dtype)
-                         : post->bound.data;
+  return owner_of (d, piece) == member
+             ? post->bound.slice - share_start (d, member) * weft_dtype_bytes (d->dtype)
+             : post->bound.data;
+}
+
+/* The address of the message that a move brings, as piece_of() gives it: in a slot of this member,
+ * or in the tensor of the sender. Only before an all-gather a member has its own pieces in its
+ * slice; in other collectives they are in its tensor, until the sums are complete. */
+static uint8_t *
+message_of (const struct round *d, const struct weft_move *move)
+{
+  uint64_t first = piece_start (d, move->piece) * weft_dtype_bytes (d->dtype);
+
+  if (move->slot && !move->fetch)
+    return d->c->slots[d->me] + (move->slot - 1) * d->slot - first;
+  return d->kind == WEFT_OP_ALL_GATHER ? piece_of (d, move->from, move->piece)
+                                       : d->c->post[move->from].bound.data;
 }
 
 /* One reduction step: sums one piece of the tensor over the members that send it to this member and
  * this member itself. The members are added in the order of their ranks. */
 static void
-reduce_piece (const struct round *d, const struct weft_move *move, uint32_t n_move)
+reduce_piece (struct round d, const struct weft_move *move, uint32_t n_move)
 {
-  uint8_t *term[n_move + 1], *mine = d->c->post[d->me].bound.data, *to;
+  uint8_t *term[n_move + 1], *mine = d.c->post[d.me].bound.data, *to;
   uint32_t n_term = 0, piece = move->piece;
-  uint64_t end = piece_start (d, piece + 1);
+  uint64_t end = piece_start (&d, piece + 1);
   gboolean placed = FALSE;
 
   for (uint32_t i = 0; i < n_move; i++) {
-    if (!placed && move[i].from > d->me) {
+    if (!placed && move[i].from > d.me) {
       term[n_term++] = mine;
       placed = TRUE;
     }
-    term[n_term++] = d->c->post[move[i].from].bound.data;
+    term[n_term++] = message_of (&d, &move[i]);
   }
   if (!placed)
     term[n_term++] = mine;
-  to = d->complete && piece == d->me ? piece_of (d, d->me, piece) : mine;
-  for (uint64_t at = piece_start (d, piece); at < end; at += WEFT_STRETCH) {
+  to = move->own ? piece_of (&d, d.me, piece) : mine;
+  d.divisor = move->complete ? d.divisor : 1;
+  for (uint64_t at = piece_start (&d, piece); at < end; at += WEFT_STRETCH) {
     uint64_t n = MIN (WEFT_STRETCH, end - at);
-    (d->dtype == WEFT_INT64 ? join_words : join_block) (term, n_term, d, at, n, to);
+    (d.dtype == WEFT_INT64 ? join_words : join_block) (term, n_term, &d, at, n, to);
   }
 }
 
+/* Copies one piece that another member sends: into a slot of this member, into this member's
+ * tensor, or, at the end of a reduce-scatter, into its slice. */
 static void
 store_piece (const struct round *d, const struct weft_move *move)
 {
-  uint64_t size = weft_dtype_bytes (d->dtype), first = piece_start (d, move->piece);
+  uint64_t size = weft_dtype_bytes (d->dtype), first = piece_start (d, move->piece) * size;
+  uint8_t *to = move->fetch ? d->c->slots[d->me] + (move->slot - 1) * d->slot - first
+                : move->own ? piece_of (d, d->me, move->piece)
+                            : d->c->post[d->me].bound.data;
 
-  memcpy (d->c->post[d->me].bound.data + first * size,
-          piece_of (d, move->from, move->piece) + first * size,
-          (piece_start (d, move->piece + 1) - first) * size);
+  memcpy (to + first, message_of (d, move) + first,
+          piece_start (d, move->piece + 1) * size - first);
 }
 
 /* All-to-all: copies the piece that another member sends to this member.  Received pieces are
@@ -210,10 +251,10 @@ store_piece (const struct round *d, const struct weft_move *move)
 static void
 take_piece (const struct round *d, uint32_t from)
 {
-  uint64_t size = weft_dtype_bytes (d->dtype), mine = piece_start (d, d->me);
+  uint64_t size = weft_dtype_bytes (d->dtype), mine = share_start (d, d->me);
 
-  memcpy (d->c->post[d->me].bound.slice + piece_start (d, from) * size,
-          d->c->post[from].bound.data + mine * size, (piece_start (d, d->me + 1) - mine) * size);
+  memcpy (d->c->post[d->me].bound.slice + share_start (d, from) * size,
+          d->c->post[from].bound.data + mine * size, (share_start (d, d->me + 1) - mine) * size);
 }
 
 /* Context-parallel shift: copies the whole tensor of the neighbouring member `from`. */
@@ -289,12 +330,12 @@ take (const struct round *d, uint32_t from)
 static void
 store_own_piece (const struct round *d)
 {
-  uint64_t size = weft_dtype_bytes (d->dtype), first = piece_start (d, d->me);
+  uint64_t size = weft_dtype_bytes (d->dtype), first = share_start (d, d->me);
   const struct cpu_post *post = &d->c->post[d->me];
 
   if (post->bound.slice != post->bound.data + first * size)
     memcpy (post->bound.data + first * size, post->bound.slice,
-            (piece_start (d, d->me + 1) - first) * size);
+            (share_start (d, d->me + 1) - first) * size);
 }
 
 static void
@@ -309,10 +350,10 @@ run_round (const struct round *d, const struct cpu_moves *moves, uint32_t round)
   }
   while (at < end) {
     uint32_t n = 1;
-    if (list[at].reduce) {
+    if (list[at].reduce && !list[at].fetch) {
       while (at + n < end && list[at + n].reduce && list[at + n].piece == list[at].piece)
         n++;
-      reduce_piece (d, &list[at], n);
+      reduce_piece (*d, &list[at], n);
     } else if (d->shifts) {
       take_whole (d, list[at].from);
     } else if (d->swaps) {
@@ -335,22 +376,22 @@ count_unit (struct cpu_rank *r, enum weft_group_kind kind)
 }
 
 static struct round
-round_of (const struct cpu_rank *r, uint32_t op, uint32_t round, const struct cpu_moves *moves)
+round_of (const struct cpu_rank *r, uint32_t op, const struct cpu_moves *moves)
 {
   const struct weft_op *row = &r->p->op[op];
   const struct weft_shape *shape = weft_op_shape (r->p, op);
   struct cpu_comm *c = r->comm[row->group];
-  gboolean averages = row->reduce == WEFT_REDUCE_AVG && round == moves->last_reduce;
 
   return (struct round){ .c = c,
                          .kind = row->kind,
                          .me = weft_group_index (&c->group, r->rank),
                          .n = c->n,
+                         .n_pieces = moves->n_pieces,
                          .dtype = shape->dtype,
                          .reduce = row->reduce,
                          .elements = shape->dim[0],
-                         .divisor = averages ? c->n : 1,
-                         .complete = round == moves->last_reduce,
+                         .divisor = row->reduce == WEFT_REDUCE_AVG ? c->n : 1,
+                         .slot = cpu_moves_slot_bytes (moves, shape),
                          .swaps = weft_op_swaps (row->kind) || row->kind == WEFT_OP_ALL_GATHER_V,
                          .shifts = row->kind == WEFT_OP_SHIFT,
                          .row = row->kind != weft_op_even (row->kind)
@@ -418,7 +459,7 @@ cpu_collective_advance (struct cpu_rank *r, enum weft_lane lane, uint32_t op)
     return FALSE;
   const struct cpu_moves *moves = moves_of (r->m, &r->p->op[op], c->n);
   if (l->round < moves->n_rounds) {
-    struct round d = round_of (r, op, l->round, moves);
+    struct round d = round_of (r, op, moves);
     if (l->round == 0 && d.me == 0)
       c->begin = last_arrival (c);
     if (l->round == 0 && r->p->op[op].kind == WEFT_OP_ALL_GATHER)

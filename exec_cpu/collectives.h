@@ -14,3 +14,6 @@ gboolean cpu_transfers_advance (struct cpu_rank *r, enum weft_lane lane);
  * cpu_machine.moves. */
 uint64_t cpu_moves_key (const struct weft_op *row, uint32_t n_members);
 void cpu_moves_free (struct cpu_moves *moves);
+
+/* Bytes of one slot of a collective: its largest piece. */
+uint64_t cpu_moves_slot_bytes (const struct cpu_moves *moves, const struct weft_shape *shape);

@@ -27,18 +27,21 @@ find_comm (struct cpu_machine *m, GHashTable *known, uint32_t rank, enum weft_gr
 }
 
 static struct cpu_moves *
-make_moves (const struct weft_op *row, uint32_t n, gboolean canonical)
+make_moves (const weft_plan *plan, const struct weft_op *row, const struct weft_group *group)
 {
   struct cpu_moves *moves = g_new0 (struct cpu_moves, 1);
+  gboolean canonical = plan->job.train.reduction_order == WEFT_ORDER_CANONICAL;
+  const weft_algo *data = weft_algorithms_find (plan->algorithms, group, row->kind);
 
-  moves->n = n;
-  moves->list = weft_coll_moves (row, n, canonical ? WEFT_COLL_CANONICAL : WEFT_COLL_QUICKEST);
-  for (uint32_t i = 0; i < moves->list->len; i++) {
-    const struct weft_move *move = &g_array_index (moves->list, struct weft_move, i);
-    moves->n_rounds = MAX (moves->n_rounds, move->round + 1);
-    if (move->reduce)
-      moves->last_reduce = MAX (moves->last_reduce, move->round);
-  }
+  moves->n = weft_group_size (group);
+  moves->n_pieces = data ? data->n_chunks : moves->n;
+  moves->n_slots = data ? data->n_slots : 0;
+  moves->list = data ? weft_coll_data_moves (row, data)
+                     : weft_coll_moves (row, moves->n,
+                                        canonical ? WEFT_COLL_CANONICAL : WEFT_COLL_QUICKEST);
+  for (uint32_t i = 0; i < moves->list->len; i++)
+    moves->n_rounds =
+        MAX (moves->n_rounds, g_array_index (moves->list, struct weft_move, i).round + 1);
   return moves;
 }
 
@@ -56,17 +59,40 @@ index_moves (struct cpu_moves *moves)
     moves->first[c + 1] += moves->first[c];
 }
 
+/* Computes the moves of a collective of a communicator, and the room for messages that it needs. */
 static void
-add_moves (struct cpu_machine *m, const struct weft_op *row, uint32_t n)
+add_moves (struct cpu_machine *m, const weft_program *p, uint32_t op, struct cpu_comm *c)
 {
-  uint64_t key = cpu_moves_key (row, n);
-  gboolean canonical = m->base.plan->job.train.reduction_order == WEFT_ORDER_CANONICAL;
+  const struct weft_op *row = &p->op[op];
+  uint64_t key = cpu_moves_key (row, c->n);
+  struct cpu_moves *moves = g_hash_table_lookup (m->moves, &key);
 
-  if (g_hash_table_contains (m->moves, &key))
+  if (!moves) {
+    moves = make_moves (m->base.plan, row, &c->group);
+    index_moves (moves);
+    g_hash_table_insert (m->moves, g_memdup2 (&key, sizeof key), moves);
+  }
+  uint64_t bytes = moves->n_slots * cpu_moves_slot_bytes (moves, weft_op_shape (p, op));
+  c->slot_bytes = MAX (c->slot_bytes, bytes);
+}
+
+static void
+open_slots (struct cpu_comm *c)
+{
+  if (c->slot_bytes == 0)
     return;
-  struct cpu_moves *moves = make_moves (row, n, canonical);
-  index_moves (moves);
-  g_hash_table_insert (m->moves, g_memdup2 (&key, sizeof key), moves);
+  c->slots = g_new (uint8_t *, c->n);
+  for (uint32_t i = 0; i < c->n; i++)
+    c->slots[i] = g_malloc (c->slot_bytes);
+}
+
+static void
+close_comm (struct cpu_comm *c)
+{
+  for (uint32_t i = 0; c->slots && i < c->n; i++)
+    g_free (c->slots[i]);
+  g_free (c->slots);
+  g_free (c->post);
 }
 
 /* Opens the communicators, and computes the moves (point-to-point copies) of all collectives. */
@@ -87,9 +113,11 @@ open_collectives (struct cpu_machine *m)
         continue;
       if (!r->comm[row->group])
         r->comm[row->group] = find_comm (m, known, r->rank, row->group);
-      add_moves (m, row, r->comm[row->group]->n);
+      add_moves (m, r->p, op, r->comm[row->group]);
     }
   }
+  for (uint32_t i = 0; i < m->n_comm; i++)
+    open_slots (&m->comm[i]);
 }
 
 static void
@@ -143,7 +171,7 @@ cpu_close (weft_exec *x)
   for (uint32_t i = 0; i < m->n; i++)
     close_rank (m, &m->rank[i]);
   for (uint32_t i = 0; i < m->n_comm; i++)
-    g_free (m->comm[i].post);
+    close_comm (&m->comm[i]);
   g_clear_pointer (&m->moves, g_hash_table_unref);
   g_free (m->comm);
   g_free (m->channel);
@@ -248,6 +276,7 @@ cpu_open (const weft_plan *plan, const struct weft_exec_options *options, GError
     open_collectives (m);
     open_channels (m);
   }
+  m->base.fresh = !options->memory;
   ok = ok && (m->own.stress || start_threads (m, error));
   if (!ok) {
     cpu_close (&m->base);
@@ -331,7 +360,17 @@ cpu_read (weft_exec *x, uint32_t row, uint32_t buf, uint64_t offset, uint64_t n,
 static void
 cpu_write (weft_exec *x, uint32_t row, uint32_t buf, uint64_t offset, uint64_t n, const void *in)
 {
-  memcpy (cpu_arena_at (&((struct cpu_machine *) x)->rank[row], buf) + offset, in, n);
+  uint8_t *to = cpu_arena_at (&((struct cpu_machine *) x)->rank[row], buf) + offset;
+
+  if (to != in)
+    memcpy (to, in, n);
+}
+
+static void *
+cpu_room (weft_exec *x, uint32_t row, uint32_t buf, uint64_t offset, uint64_t n)
+{
+  (void) n;
+  return cpu_arena_at (&((struct cpu_machine *) x)->rank[row], buf) + offset;
 }
 
 static void *
@@ -366,6 +405,7 @@ const struct weft_exec_ops weft_exec_cpu = {
   .close = cpu_close,
   .read = cpu_read,
   .write = cpu_write,
+  .room = cpu_room,
   .at = cpu_at,
   .machine_name = cpu_machine_name,
 };

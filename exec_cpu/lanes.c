@@ -195,7 +195,7 @@ struct shuffle {
   struct crowd eager, reluctant;
   gboolean *is_reluctant; /* [rank * WEFT_N_LANE + lane] */
   gboolean *is_parked;
-  /* [rank]: number of wake-ups of the rank when its parked lanes were last returned to the set */
+  /* [rank]: value of the rank's number of wake-ups when its lanes were last unparked */
   uint64_t *signals;
 };
 

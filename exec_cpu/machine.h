@@ -31,7 +31,9 @@ struct cpu_machine;
  * are sorted by (round, receiving member). first[round * n + receiver] is the first row of one
  * round and one receiver. */
 struct cpu_moves {
-  uint32_t n, n_rounds, last_reduce; /* last_reduce: the round that completes the sums */
+  uint32_t n, n_rounds;
+  uint32_t n_pieces;                 /* equal pieces into which the tensor is cut */
+  uint32_t n_slots;                  /* messages that a member keeps at once (struct weft_move) */
   GArray *list;                      /* array of struct weft_move */
   uint32_t *first;                   /* [n_rounds * n + 1] */
 };
@@ -53,6 +55,8 @@ struct cpu_comm {
   /* the time in seconds when the last member started the newest collective */
   double begin;
   struct cpu_post *post; /* by member */
+  uint8_t **slots;       /* by member: room for the messages that the member keeps */
+  uint64_t slot_bytes;   /* of one member: the most that any collective of this group needs */
 };
 
 /* A channel from one rank to its neighbour in the next or the previous stage.  The k-th send

@@ -1,5 +1,6 @@
 #include "exec_gpu/exec_gpu.h"
 #include "core/base/error.h"
+#include "core/job/collectives.h"
 #include "exec_gpu/arena.h"
 #include "exec_gpu/collectives.h"
 #include "exec_gpu/comms.h"
@@ -8,6 +9,7 @@
 #include "exec_gpu/machine.h"
 #include "exec_gpu/order.h"
 #include "exec_gpu/reserved.h"
+#include "exec_gpu/room.h"
 #include "exec_gpu/step.h"
 #include "exec_gpu/traced.h"
 #include "kernels/team.h"
@@ -53,8 +55,10 @@ clear_score (struct gpu_script *s)
 static void
 clear_rank (struct gpu_rank *r)
 {
-  if (r->here)
+  if (r->here) {
+    gpu_room_close (r);
     gpu_arena_close (r);
+  }
   gpu_order_close (r);
   weft_team_free (r->team);
   weft_bind_clear (&r->bind);
@@ -397,9 +401,16 @@ weft_exec_gpu_open (const struct weft_exec_ops *ops, const struct weft_gpu_calls
   union weft_gpu_options own;
 
   weft_own_options_read (&options->own, ops->options, own.at);
+  if (weft_job_has_algorithms (&plan->job)) {
+    weft_bad_input (error, "collective_algorithm_files: found files, wanted none on GPUs: the "
+                           "collective library of executor %s runs its own algorithms",
+                    ops->name);
+    return NULL;
+  }
   if (!check_options (&own, options->peers, plan->mesh.n_ranks, error))
     return NULL;
   struct gpu_machine *m = make_machine (ops, calls, plan, options, &own);
+  m->base.fresh = !options->memory;
   if (open_machine (m, error))
     return &m->base;
   m->broken = TRUE;
@@ -543,7 +554,20 @@ weft_exec_gpu_write (weft_exec *x, uint32_t row, uint32_t buf, uint64_t offset, 
     return;
   const struct weft_gpu_copy copy = { WEFT_GPU_TO_DEVICE, weft_bind_at (&r->bind, buf) + offset, in,
                                       n };
-  move (r, buf, &copy);
+  if (in != copy.to && !gpu_room_copy (r, copy.to, in, n))
+    move (r, buf, &copy);
+}
+
+void *
+weft_exec_gpu_room (weft_exec *x, uint32_t row, uint32_t buf, uint64_t offset, uint64_t n)
+{
+  struct gpu_rank *r = &((struct gpu_machine *) x)->rank[row];
+
+  if (!r->here || n > WEFT_EXEC_ROOM)
+    return NULL;
+  return r->p->buf[weft_buf_owner (r->p, buf)].pool == WEFT_POOL_HOST
+             ? weft_bind_at (&r->bind, buf) + offset
+             : gpu_room_take (r);
 }
 
 char *

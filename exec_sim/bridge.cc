@@ -53,10 +53,11 @@ constexpr const char *settings[] = {
   DATE_PRECISION ":1e-12", WORK_PRECISION ":1e-9",
 };
 
-/* A zone without a routing table: the route is that of the flow being started, with latency 0. The
- * bridge waits for the latency itself, because CM02 shares links in inverse proportion to the
- * latency of routes, and because SimGrid 3.32, when the latencies of several flows through one link
- * end at one date, updates the other links of the first flow only. */
+/* A zone without a routing table. It gives SimGrid the route of the flow that is being started,
+ * with latency 0. The bridge waits for the latency itself, for two reasons. CM02 shares links in
+ * inverse proportion to the latency of routes. And if the latencies of several flows through one
+ * link end at the same date, SimGrid 3.32 updates only the other links of the first of these
+ * flows. */
 struct zone final : kernel::routing::NetZoneImpl {
   std::vector<link_impl *> route;
 
@@ -115,7 +116,7 @@ struct bridge {
   uint32_t n_links = 0, n_paces = 0;
   std::string failure;
 
-  std::vector<timer> timers; /* a heap */
+  std::vector<timer> timers; /* heap, earliest timer on top */
   kernel::timer::Timer *armed = nullptr;
   double armed_date = 0;
 
@@ -156,7 +157,8 @@ arm (bridge &b)
   b.armed = kernel::timer::Timer::set (date, [] { fire (the_bridge ()); });
 }
 
-/* Only running out of memory could throw here, and that ends the program anyway. */
+/* Takes or creates a link of this capacity. Only lack of memory could throw an exception here, and
+ * that ends the program anyway. */
 sg::Link *
 take_pace (bridge &b, double capacity) noexcept
 {

@@ -1,6 +1,7 @@
 #include "exec_sim/exec_sim.h"
 #include "core/plan/cost.h"
 #include "core/base/error.h"
+#include "core/job/collectives.h"
 #include "exec_sim/bridge.h"
 #include "exec_sim/machine.h"
 #include <math.h>
@@ -56,23 +57,6 @@ holds_sms_while_waiting (const struct sim *x)
   return !weft_cluster_is_cpu (&x->base.plan->job.cluster);
 }
 
-/* The cached data of a communicator, computed at its first use. */
-static struct sim_comm *
-comm_at (struct sim *x, uint32_t c)
-{
-  struct sim_comm *comm = &x->comm[c];
-  const weft_plan *plan = x->base.plan;
-
-  if (comm->known)
-    return comm;
-  struct weft_group g =
-      weft_mesh_group (&plan->mesh, x->base.actors->comm[c].rank, x->base.actors->comm[c].kind);
-  weft_coll_shape_init (&comm->shape, &plan->fabric, &g);
-  comm->traffic = g_hash_table_new_full (g_int64_hash, g_int64_equal, g_free, g_free);
-  comm->known = TRUE;
-  return comm;
-}
-
 static uint32_t
 comm_of (const struct sim *x, uint32_t actor, uint32_t op)
 {
@@ -86,7 +70,7 @@ hold_sms (struct sim *x, uint32_t actor, uint32_t op, int sign)
   const weft_program *p = sim_program (x, actor);
   gboolean meets = weft_op_info[p->op[op].kind].class == WEFT_CLASS_COLLECTIVE;
   uint32_t sms = weft_plan_sms (x->base.plan, p, op,
-                                meets ? &comm_at (x, comm_of (x, actor, op))->shape : NULL);
+                                meets ? &sim_comm_at (x, comm_of (x, actor, op))->shape : NULL);
 
   sim_gpu_take_sms (x, actor, sign * (int32_t) sms);
 }
@@ -123,8 +107,8 @@ mark_contention (struct sim *x, double took, double alone)
     x->t->contended = TRUE;
 }
 
-/* Communication of `actor` on a lane has been ready since `since` and can start now, because
- * `behind` has launched the other side. */
+/* Records that communication of `actor` on a lane waited from `since` until now for actor `behind`,
+ * which has just launched its side of the communication. */
 static void
 note_wait (struct sim *x, uint32_t actor, uint32_t behind, enum weft_lane lane, double since)
 {
@@ -142,25 +126,6 @@ note_wait (struct sim *x, uint32_t actor, uint32_t behind, enum weft_lane lane, 
 }
 
 /* ------------------------------------------------------------- collectives */
-
-/* Traffic on the links of the collectives that are launched together, of which `op` is the last. */
-static const struct weft_traffic *
-traffic_of (struct sim *x, uint32_t c, const weft_program *p, uint32_t op)
-{
-  struct sim_comm *comm = comm_at (x, c);
-  gboolean joins = p->op[op].flags & WEFT_OP_GROUPED;
-  uint64_t key = (uint64_t) joins << 63 | (uint64_t) p->role << 40 |
-                 (uint64_t) (joins ? op : p->op[op].shape) << 8 | p->op[op].kind;
-  struct weft_traffic *known = g_hash_table_lookup (comm->traffic, &key);
-  if (!known) {
-    struct weft_shape shape = weft_program_launch_shape (p, op);
-    struct weft_traffic made =
-        weft_plan_traffic (x->base.plan, &comm->shape, p->op[op].kind, &shape);
-    known = g_memdup2 (&made, sizeof made);
-    g_hash_table_insert (comm->traffic, g_memdup2 (&key, sizeof key), known);
-  }
-  return known;
-}
 
 /* Latency of one round of a collective, in seconds. */
 static double
@@ -239,6 +204,10 @@ start_round (struct sim *x, uint32_t c)
     hold_sms (x, comm->actor[i], op_of (x, comm->actor[i], weft_group_lane (comm->kind)), 1);
   /* If the collective puts no bytes on any link, it takes only its latency: one timer serves all
    * members. */
+  if (m->rounds && !moves_nothing (&m->traffic)) {
+    sim_start_data_round (x, c);
+    return;
+  }
   if (moves_nothing (&m->traffic)) {
     m->pending = 1;
     weft_bridge_after (latency, sim_tag (SIM_COLLECTIVE, SIM_NO_FLOW, c));
@@ -316,8 +285,13 @@ arrive (struct sim *x, uint32_t actor, uint32_t op)
   for (uint32_t i = 0; i < comm->n_actor; i++)
     note_wait (x, comm->actor[i], actor, p->op[op].lane,
                sim_lane_at (x, comm->actor[i], p->op[op].lane)->since);
-  m->traffic = *traffic_of (x, c, p, group_last (x, actor, p->op[op].lane));
-  m->n_rounds = x->own.step_by_step ? MAX (1, weft_coll_steps (&m->traffic)) : 1;
+  const struct sim_traffic *traffic =
+      sim_traffic_of (x, c, p, group_last (x, actor, p->op[op].lane));
+  m->traffic = traffic->t;
+  m->rounds = traffic->rounds;
+  m->n_rounds = m->rounds && !moves_nothing (&m->traffic) ? m->traffic.data->n_rounds
+                : x->own.step_by_step ? MAX (1, weft_coll_steps (&m->traffic))
+                                      : 1;
   m->begin = weft_bridge_now ();
   start_round (x, c);
 }
@@ -643,8 +617,8 @@ empty_posts (uint32_t n)
 static const struct weft_field fields[] = { WEFT_SIM_OPTION_LIST (WEFT_OPTION_FIELD) };
 static const struct weft_table table = { "option of executor sim", fields, G_N_ELEMENTS (fields) };
 
-/* Makes the actors of the step: classes of ranks that behave alike. With jitter every rank is a
- * class of its own. */
+/* Makes the actors of the step: classes of ranks that behave alike. With jitter, and if collective
+ * algorithms are data, whose flows have no symmetry, every rank is a class of its own. */
 static weft_actors *
 make_actors (const struct sim *x)
 {
@@ -653,7 +627,9 @@ make_actors (const struct sim *x)
   const struct weft_uneven how = { x->disturb.slow, x->disturb.share, uneven ? x->rounds : 0 };
 
   return weft_actors_new_uneven (&plan->fabric, &plan->mesh,
-                                 !x->own.unfolded && x->disturb.jitter == 0, &how);
+                                 !x->own.unfolded && x->disturb.jitter == 0 &&
+                                     !weft_job_has_algorithms (&plan->job),
+                                 &how);
 }
 
 /* Makes everything that depends on the actors, and opens the bridge. Takes ownership of `a`. */

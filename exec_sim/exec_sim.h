@@ -8,8 +8,8 @@
  * Communication kernels occupy SMs from their launch on, also while they wait for peers; concurrent
  * compute kernels run on the remaining SMs.
  *
- * Slow GPUs, slow links and noise of kernel times: core/plan/disturb.h. With slow GPUs or links
- * only the ranks near them are simulated one by one (core/plan/actors.h); with noise all ranks are.
+ * Slow GPUs, slow links and noise of kernel times: core/plan/disturb.h. With slow GPUs or links,
+ * only ranks near them are simulated one by one (core/plan/actors.h); with noise, all ranks are.
  * With the option waits, the timeline says which ranks waited for which. */
 #pragma once
 #include "core/exec/exec.h"

@@ -17,8 +17,8 @@ struct sim_times {
   double *seconds;
 };
 
-/* The kernel times of ranks of one role that are slow by one factor. With jitter every actor has
- * its own. */
+/* The kernel times of all ranks of one role with the same slowdown. With jitter every actor has its
+ * own kernel times. */
 struct sim_pace {
   uint32_t role, actor; /* actor: the only one with these times, or WEFT_NO_ACTOR */
   double slow;
@@ -60,19 +60,26 @@ struct sim_collective {
   uint32_t arrived, pending, round, n_rounds;
   double begin;
   struct weft_traffic traffic;
+  const struct weft_coll_round *rounds; /* NULL unless the algorithm is data */
+};
+
+/* Traffic of a collective, and its rounds if the algorithm is data; else `rounds` is NULL. */
+struct sim_traffic {
+  struct weft_traffic t;
+  struct weft_coll_round *rounds;
 };
 
 /* Cached traffic of the collectives of one communicator. */
 struct sim_comm {
   gboolean known;
   struct weft_coll_shape shape;
-  GHashTable *traffic; /* hash table from op kind and shape (traffic_of()) to struct weft_traffic */
+  GHashTable *traffic; /* from op kind and shape (sim_traffic_of()) to struct sim_traffic */
 };
 
 struct sim_post {
   uint32_t op;
-  double posted; /* date of its launch */
-  /* of the current transfer: start date, and duration in seconds without contention */
+  double posted; /* date of the launch of the op */
+  /* start date of the current transfer, and its duration in seconds without contention */
   double begin, alone;
 };
 
@@ -129,6 +136,19 @@ gboolean sim_deps_done (const struct sim *x, uint32_t actor, uint32_t op);
 /* Whether the date at which the host issues an op is known yet; if so, stores it in *date. *date is
  * minus infinity if the op need not wait for the host. */
 gboolean sim_host_issues (struct sim *x, uint32_t actor, uint32_t op, double *date);
+
+/* traffic.c */
+
+/* The cached data of a communicator, computed at its first use. */
+struct sim_comm *sim_comm_at (struct sim *x, uint32_t comm);
+
+/* Traffic on the links of the collectives that are launched together, of which `op` is the last.
+ * It belongs to the communicator. */
+const struct sim_traffic *sim_traffic_of (struct sim *x, uint32_t comm, const weft_program *p,
+                                          uint32_t op);
+
+/* Starts the flows of the current round of a collective whose algorithm is data. */
+void sim_start_data_round (struct sim *x, uint32_t comm);
 
 /* gpu.c */
 

@@ -10,7 +10,7 @@ is (const weft_reading *reading, const char *setting, const char *value)
   return g_strcmp0 (weft_reading_text (reading, setting), value) == 0;
 }
 
-/* A setting for which accelerate has no default. */
+/* Returns NULL: accelerate has no default for the setting, so a key must give it. */
 static char *
 needed (const weft_reading *reading)
 {
@@ -54,8 +54,8 @@ mixed_out (const weft_reading *reading)
     return cast && strcmp (precision, "fp32") == 0 && is (reading, "autocast_dtype", "bf16")
                ? g_strdup ("bf16")
                : NULL;
-  /* the types with a loss scale: MEGATRON_LM, and DEEPSPEED, which accelerate.def sets for one
-   * level of sharding */
+  /* a loss scale exists with MEGATRON_LM, and with DEEPSPEED, which stands for this sharding level
+   * in accelerate.def */
   gboolean scales =
       is (reading, "distributed_config", "megatron_ddp") ||
       (is (reading, "distributed_config", "megatron_fsdp") &&
@@ -80,7 +80,7 @@ stage_in (weft_reading *reading, const char *value, GError **error)
 static char *
 stage_out (const weft_reading *reading)
 {
-  (void) reading; /* distributed_type gives it */
+  (void) reading; /* the key distributed_type is written instead */
   return NULL;
 }
 
@@ -106,7 +106,8 @@ add_int (weft_keys_read *keys, const char *key, gint64 value)
   weft_keys_add (keys, weft_accelerate.schema, "", key, text, "export", NULL);
 }
 
-/* The sizes of the launch, and those of the mesh that must multiply to it. */
+/* Adds the keys for the number of processes and machines, and for the sizes of the mesh, whose
+ * product must be the number of processes. */
 static void
 add_sizes (weft_keys_read *keys, const struct weft_job *job)
 {

@@ -13,8 +13,8 @@ has_stages (const weft_reading *reading)
 
 /* ----------------------------------------------------------------------------------- batch */
 
-/* With stages, several local batches are several pipelines, one after the other, which Weft does
- * not have. */
+/* With pipeline stages, Automodel runs the pipeline once for each local batch. Weft runs it once
+ * per step, so several local batches are refused. */
 static gboolean
 local_in (weft_reading *reading, const char *value, GError **error)
 {
@@ -59,7 +59,7 @@ microbatch_out (const weft_reading *reading)
                               : NULL;
 }
 
-/* A limit of 0 would make every gradient 0: Automodel always clips. */
+/* Refuses 0: Automodel always clips, so a limit of 0 would make every gradient 0. */
 static gboolean
 clip_in (weft_reading *reading, const char *value, GError **error)
 {
@@ -78,7 +78,7 @@ clip_out (const weft_reading *reading)
 
 /* ------------------------------------------------------------------------------- precision */
 
-/* Names of PyTorch and of Weft for a type. */
+/* Names of data types in PyTorch and in Weft. */
 static const struct dtype {
   const char *theirs, *ours;
 } dtypes[] = {
@@ -115,7 +115,7 @@ param_in (weft_reading *reading, const char *value, GError **error)
   return TRUE;
 }
 
-/* fp8 is not a type of the policy: it is refused by its own name. */
+/* The policy has only bf16 and fp32. Precision fp8 is refused elsewhere, under its own name. */
 static char *
 param_out (const weft_reading *reading)
 {
@@ -154,8 +154,8 @@ given (const weft_keys_read *keys, const char *key)
   return found ? found->value : NULL;
 }
 
-/* Weights that are stored in bf16 have no fp32 copy, unless the optimizer makes one; those of
- * Weft's FSDP2 are stored in fp32. */
+/* Whether fp32 weights exist, as in Weft's FSDP2, which stores weights in fp32. In Automodel, FSDP2
+ * with weights in bf16 has no fp32 copy unless the optimizer makes one. */
 static gboolean
 keeps_fp32 (const weft_keys_read *keys)
 {
@@ -166,7 +166,7 @@ keeps_fp32 (const weft_keys_read *keys)
          g_strcmp0 (given (keys, "optimizer.master_weights"), "true") == 0;
 }
 
-/* Whether a policy of precision lacks the type of the computation. */
+/* Whether a mixed precision policy is given without the data type of the computation. */
 static gboolean
 lacks_param (const weft_keys_read *keys)
 {
@@ -202,8 +202,8 @@ automodel_read (const char *text, const char *name, weft_keys_read *out, GError 
 
 /* --------------------------------------------------------------------------------- writing */
 
-/* The name of the model at Hugging Face, which sources of bundled models begin with; else the name
- * of the model. The caller frees it. */
+/* Returns the name of the model at Hugging Face, if the source of the model names it, else the name
+ * of the model in Weft. The caller frees it. */
 static char *
 model_name (const struct weft_job *job)
 {
@@ -216,7 +216,7 @@ model_name (const struct weft_job *job)
   return g_strdup (name && *name ? name : "MODEL");
 }
 
-/* The keys with the names of types that PyTorch has. */
+/* Returns a copy of the keys in which data types have the names of PyTorch. */
 static weft_keys_read *
 with_dtypes (const struct weft_target *target, const weft_keys_read *keys)
 {
@@ -295,7 +295,7 @@ static const struct weft_key_row rows[] = {
 #include "interop/texts.h"
 };
 
-/* Weights in fp32, as Weft's FSDP2 stores them. */
+/* Keys that every export has: weights in fp32, as Weft's FSDP2 stores them, and AdamW. */
 static const struct weft_always always[] = { { "model.torch_dtype", "fp32" },
                                              { "optimizer._target_", "torch.optim.AdamW" } };
 

@@ -6,7 +6,7 @@
 #include <math.h>
 #include <string.h>
 
-/* The number that a key gives; 0: it is not given. */
+/* Returns the value of a key as a number; 0: the key is not given. */
 static gint64
 int_of_key (const weft_reading *reading, const char *key)
 {
@@ -28,7 +28,8 @@ is_precision (const weft_reading *reading, const char *precision)
 
 /* ----------------------------------------------------------------------------------- batch */
 
-/* _set_batch_related_parameters: the other two keys give the size of a microbatch. */
+/* Computes the size of a microbatch from the two other keys of the batch, as DeepSpeed does
+ * (_set_batch_related_parameters). */
 static char *
 weft_deepspeed_micro (const weft_reading *reading)
 {
@@ -49,7 +50,7 @@ weft_deepspeed_global (const weft_reading *reading)
   return micro > 0 && replicas > 0 ? weft_texts_int (micro * steps * replicas) : NULL;
 }
 
-/* _batch_assertion: the three keys must agree. */
+/* Checks that the three keys of the batch agree, as DeepSpeed does (_batch_assertion). */
 static gboolean
 accumulation_in (weft_reading *reading, const char *value, GError **error)
 {
@@ -98,8 +99,8 @@ bf16_out (const weft_reading *reading)
   return sharded && is_precision (reading, "bf16") ? g_strdup ("true") : NULL;
 }
 
-/* The two types of gradients must be one: that in which they are added up, and that in which they
- * are communicated. */
+/* Checks that gradients are added and communicated in the same data type, because Weft has one type
+ * for both. */
 static gboolean
 types_agree (weft_reading *reading, const char *value, const char *other, GError **error)
 {
@@ -149,7 +150,7 @@ accumulated_out (const weft_reading *reading)
   return communicated_out (reading);
 }
 
-/* The value 0 stands for a dynamic loss scale. */
+/* Reads the loss scale; 0 stands for a dynamic loss scale. */
 static gboolean
 loss_scale_in (weft_reading *reading, const char *value, GError **error)
 {
@@ -188,7 +189,7 @@ scale_power_out (const weft_reading *reading)
 
 /* ------------------------------------------------------------------------------------ ZeRO */
 
-/* With stages DeepSpeed switches the overlap off. */
+/* With pipeline stages, DeepSpeed does not overlap the reduction of gradients. */
 static gboolean
 overlap_in (weft_reading *reading, const char *value, GError **error)
 {
@@ -208,7 +209,8 @@ overlap_out (const weft_reading *reading)
   return g_strdup (weft_reading_text (reading, "overlap_grad_reduce"));
 }
 
-/* Half of suggested_communication_unit_size bounds the prefetch of Weft. */
+/* Sets suggested_communication_unit_size to twice the value, because in Weft half of it limits the
+ * prefetch. */
 static gboolean
 prefetch_in (weft_reading *reading, const char *value, GError **error)
 {
@@ -257,7 +259,7 @@ interval_out (const weft_reading *reading)
 
 /* ------------------------------------------------------------------------ reading, writing */
 
-/* Removes keys with the value "auto": the training program sets them. */
+/* Removes keys with the value "auto", which the training program replaces. */
 static void
 drop_auto (GArray *values)
 {

@@ -6,9 +6,9 @@
 
 struct writer {
   const struct weft_target *target;
-  const weft_reading *ours; /* the settings of the job */
-  weft_keys_read *keys;     /* the keys that give these settings */
-  const char **theirs;      /* by setting: the key that gives it */
+  const weft_reading *ours; /* reading of the job: its settings as texts */
+  weft_keys_read *keys;     /* keys of the software that the export writes */
+  const char **theirs;      /* by setting: name of the key that expresses the setting */
 };
 
 /* Rows of own.def. */
@@ -39,7 +39,8 @@ own_rows (unsigned *n)
   return rows;
 }
 
-/* The reason why a setting is no part of the run of this job; NULL: it is part of it. */
+/* Returns why a setting of Weft does not affect the run of this job; NULL: the setting affects the
+ * run. */
 static const char *
 own_reason (const weft_reading *ours, unsigned setting)
 {
@@ -57,8 +58,8 @@ own_reason (const weft_reading *ours, unsigned setting)
 
 /* ---------------------------------------------------------------------------- one setting */
 
-/* The value as the key writes it: whole numbers in digits, words as in its choices. The caller
- * frees it. */
+/* Returns a value in the spelling of the key: integers without exponent, words as in the choices of
+ * the key. The caller frees it. */
 static char *
 spelled (const struct weft_key *key, const char *text)
 {
@@ -77,8 +78,8 @@ spelled (const struct weft_key *key, const char *text)
   return g_strdup (text);
 }
 
-/* Whether the settings of a row are those of the job, with `setting` among them; *value receives
- * the text that "*" stands for. */
+/* Whether the job has all settings of a row, and `setting` is one of them. *value receives the
+ * value of the setting that is "*" in the row. */
 static gboolean
 agrees (const struct writer *w, const struct weft_pairs *pairs, unsigned setting,
         const char **value)
@@ -96,8 +97,8 @@ agrees (const struct writer *w, const struct weft_pairs *pairs, unsigned setting
   return names;
 }
 
-/* The value that the key of a row gets for the job, or NULL if the row does not fit. The caller
- * frees it. */
+/* Returns the value of the key of a row that expresses the job, or NULL if the row does not hold
+ * for the job. The caller frees it. */
 static char *
 value_for (const struct writer *w, const struct weft_meaning *meaning, unsigned setting)
 {
@@ -122,7 +123,8 @@ add_key (struct writer *w, const char *name, const char *value)
   weft_keys_add (w->keys, w->target->schema, w->target->prefix, name, value, "export", NULL);
 }
 
-/* What the form of a key calculates for the job; NULL: nothing. The caller frees it. */
+/* Returns the value that the form of a key computes for the job; NULL: none. The caller frees
+ * it. */
 static char *
 calculated (const struct writer *w, const char *key)
 {
@@ -136,8 +138,8 @@ calculated (const struct writer *w, const char *key)
   return NULL;
 }
 
-/* Adds keys of a text "key=value key=value" that are not given yet. The value "*" stands for that
- * of the form of the key. */
+/* Adds the keys of a text "key=value key=value" that the export does not have yet. The value "*"
+ * stands for the value that the form of the key computes. */
 static void
 add_also (struct writer *w, const char *text)
 {
@@ -154,7 +156,7 @@ add_also (struct writer *w, const char *text)
   }
 }
 
-/* Adds the key that a row needs beside its own, if it is a key without value. */
+/* Adds the second key that a row needs (`with`), if this is a key without value. */
 static void
 add_partner (struct writer *w, const struct weft_key_row *row)
 {
@@ -166,7 +168,8 @@ add_partner (struct writer *w, const struct weft_key_row *row)
     add_key (w, row->with, NULL);
 }
 
-/* Adds the key that gives a setting, unless the software has this setting without a key. */
+/* Adds the key that expresses a setting, unless the software has this setting also without the
+ * key. */
 static void
 add_setting (struct writer *w, unsigned setting)
 {
@@ -222,8 +225,9 @@ add_line (struct writer *w, weft_interop_result *result, const weft_reading *bac
   result->n_not += state == WEFT_EXPORT_NOT;
 }
 
-/* The setting that ends a combination which the software refuses: the opposite of the last pair of
- * the row. NULL: no value is the opposite. The caller frees the text. */
+/* Returns the setting to change in a combination of settings that the software refuses: the
+ * opposite of the last setting. NULL: no single value is the opposite. The caller frees the
+ * text. */
 static char *
 opposite (const struct weft_pairs *pairs)
 {
@@ -237,7 +241,7 @@ opposite (const struct weft_pairs *pairs)
   return NULL;
 }
 
-/* Combinations that the software refuses. */
+/* Adds a line for each combination of settings that the software refuses. */
 static void
 add_refusals (struct writer *w, weft_interop_result *result)
 {
@@ -255,7 +259,7 @@ add_refusals (struct writer *w, weft_interop_result *result)
   }
 }
 
-/* Of two settings that mean the same, keeps the one that other software has. */
+/* If two settings have the same meaning, keeps the one that other software has. */
 static void
 normalise (struct weft_job *job)
 {
@@ -306,7 +310,7 @@ adapt_buckets (const struct weft_target *target, struct weft_job *job)
         (uint32_t) (weft_job_dp (job) * k->context_parallel_size));
 }
 
-/* The export of a target whose keys are settings of Weft. */
+/* Exports a job to a target whose keys are settings of Weft. */
 static weft_interop_result *
 export_settings (const struct weft_target *target, const struct weft_job *job)
 {

@@ -18,7 +18,7 @@ has_meaning (const struct weft_target *target, unsigned key, const char *value)
   return FALSE;
 }
 
-/* Whether two texts stand for one value of a key: "1.0" and "1" for a number. */
+/* Whether a value is the default of a key: "1.0" and "1" are the same number. */
 static gboolean
 is_same (const struct weft_key *key, const char *text)
 {
@@ -59,8 +59,8 @@ add_lines (weft_interop_result *result, const weft_keys_read *keys)
   }
 }
 
-/* Refuses unknown keys, and keys that change a step and that Weft does not have, all in one
- * message. */
+/* Refuses unknown keys, and keys that change a step but have no setting in Weft. One message names
+ * all of them. */
 static gboolean
 refuse (const weft_interop_result *result, const weft_keys_read *keys, GError **error)
 {
@@ -81,8 +81,8 @@ refuse (const weft_interop_result *result, const weft_keys_read *keys, GError **
   return weft_bad_input (error, "%s\n(--partial leaves them out)", text->str);
 }
 
-/* Whether a setting is written even at Weft's default: other fields of the model, the topology or
- * the stack would change it. */
+/* Whether a setting is written even if it has Weft's default. Its default depends on other fields
+ * of the model, on the topology or on the stack. */
 static gboolean
 is_always_written (const struct weft_field *field, const char *section)
 {
@@ -91,7 +91,7 @@ is_always_written (const struct weft_field *field, const char *section)
           strcmp (field->name, "distributed_config") == 0);
 }
 
-/* Notes a setting that the training program sets and no flag gives. */
+/* Adds a setting to the list of settings that the training program sets and no flag gives. */
 static void
 note_elsewhere (weft_interop_result *result, const struct weft_field *field, const char *section)
 {
@@ -102,7 +102,8 @@ note_elsewhere (weft_interop_result *result, const struct weft_field *field, con
   g_ptr_array_add (result->elsewhere, (char *) field->name);
 }
 
-/* Adds the settings that differ from Weft's defaults, and notes those that need a key. */
+/* Adds the settings that differ from Weft's defaults, and lists the settings for which the software
+ * needs a key. */
 static void
 add_settings (weft_interop_result *result, const weft_reading *reading, const char *name)
 {
@@ -123,7 +124,7 @@ add_settings (weft_interop_result *result, const weft_reading *reading, const ch
   }
 }
 
-/* The import of a target whose keys are settings of Weft. */
+/* Imports a file of a target whose keys are settings of Weft. */
 static weft_interop_result *
 import_settings (const struct weft_target *target, const char *text, const char *name,
                  gboolean partial, GError **error)

@@ -60,7 +60,7 @@ G_DEFINE_AUTOPTR_CLEANUP_FUNC (weft_interop_result, weft_interop_result_free)
 weft_interop_result *
 weft_export (const struct weft_target *target, const struct weft_job *job, GError **error);
 
-/* The sentence about what an export leaves out; NULL: nothing. The caller frees it. */
+/* A sentence that lists what an export leaves out; NULL: nothing. The caller frees it. */
 char *weft_export_left_out (const weft_interop_result *result);
 
 /* The settings of an exported job, without those of its model, that the training program must set

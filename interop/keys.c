@@ -147,7 +147,7 @@ add_unknown (weft_keys_read *read, const struct weft_schema *schema, const char 
                         : g_strdup_printf ("%s: unknown key %s%s", where, prefix, name));
 }
 
-/* The place for a key in the list: its own, if it was given before. */
+/* Returns the entry of a key in the list. A key that is given twice has one entry, cleared. */
 static struct weft_given *
 place_of (weft_keys_read *read, unsigned key)
 {

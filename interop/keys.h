@@ -61,7 +61,7 @@ G_DEFINE_AUTOPTR_CLEANUP_FUNC (weft_keys_read, weft_keys_read_free)
 gboolean weft_keys_add (weft_keys_read *read, const struct weft_schema *schema, const char *prefix,
                         const char *name, const char *value, const char *where, GError **error);
 
-/* What a file gives for a key, by its number or name; NULL: nothing. */
+/* The entry of a key in a file, by number or name of the key; NULL: the file has no such key. */
 const struct weft_given *weft_keys_given (const weft_keys_read *read, unsigned key);
 const struct weft_given *
 weft_keys_value (const weft_keys_read *read, const struct weft_schema *schema, const char *name);

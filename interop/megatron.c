@@ -256,7 +256,7 @@ chunks_in (weft_reading *reading, const char *value, GError **error)
   return TRUE;
 }
 
-/* The chunks of a pipeline rank that a layout has; one chunk is "none". */
+/* The number of model chunks of a pipeline rank in a layout; "none" for one chunk. */
 static char *
 weft_megatron_chunks (const weft_reading *reading)
 {
@@ -274,7 +274,7 @@ weft_megatron_chunks (const weft_reading *reading)
 static char *
 chunks_out (const weft_reading *reading)
 {
-  (void) reading; /* num-virtual-stages-per-pipeline-rank gives it */
+  (void) reading; /* num-virtual-stages-per-pipeline-rank is written instead */
   return NULL;
 }
 
@@ -331,7 +331,7 @@ add_words (const GArray *words, unsigned first, const char *name, weft_keys_read
   return TRUE;
 }
 
-/* A number that torchrun gets, "--nnodes=4" or "--nnodes 4"; 0: none. */
+/* A number among the arguments of torchrun, "--nnodes=4" or "--nnodes 4"; 0: none. */
 static gint64
 launch_number (const GArray *words, unsigned end, const char *flag)
 {
@@ -404,8 +404,8 @@ read_script (const char *text, const char *name, weft_keys_read *out, GError **e
                                          name);
 }
 
-/* A test of Megatron-LM: its arguments are members of MODEL_ARGS; true stands for a key without
- * value, false for a key that is not given. */
+/* The YAML file of a functional test of Megatron-LM has the arguments as members of MODEL_ARGS. The
+ * value true stands for a key without value, false for a key that is not given. */
 #define TEST_ARGUMENTS "MODEL_ARGS."
 
 static gboolean

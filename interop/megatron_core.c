@@ -52,7 +52,7 @@ weft_megatron_core_expert_ffn (const weft_reading *reading)
   return experts ? g_strdup (weft_reading_text (reading, "ffn_hidden_size")) : g_strdup ("0");
 }
 
-/* Sequences have the largest length, unless a flag gives another one. */
+/* The sequence length is max_sequence_length, unless a flag gives another length. */
 static gboolean
 longest_in (weft_reading *reading, const char *value, GError **error)
 {
@@ -165,7 +165,8 @@ static const struct dtype {
   { "torch.float32", "fp32" },
 };
 
-/* "none" stands for the training precision. */
+/* Reads the data type of transfers between stages. In Weft it is "none" if it is the training
+ * precision. */
 static gboolean
 sent_in (weft_reading *reading, const char *value, GError **error)
 {

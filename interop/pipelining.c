@@ -4,8 +4,8 @@
 #include "core/base/suggest.h"
 #include <string.h>
 
-/* Schedules of torch.distributed.pipelining; `chunks` is 2 for those with several stages on a
- * rank that Weft counts as chunks. */
+/* Schedules of torch.distributed.pipelining. `chunks` is 2 for schedules with several stages on a
+ * rank, which are model chunks in Weft. */
 static const struct schedule_word {
   const char *theirs, *ours;
   gboolean chunks;
@@ -53,7 +53,7 @@ layers_per_stage_in (weft_reading *reading, const char *value, GError **error)
   gint64 stages = each > 0 ? (layers + each - 1) / each : 0;
 
   if (!weft_reading_text (reading, "num_layers"))
-    return TRUE; /* the model is missing, which is reported by itself */
+    return TRUE; /* another message reports that the model is missing */
   if (stages < 1 || ranks < 1 || stages % ranks || layers % stages)
     return weft_bad_input (error,
                            "%" G_GINT64_FORMAT " layers, with those that stand for embedding and "

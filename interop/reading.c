@@ -6,11 +6,11 @@
 
 struct weft_reading {
   const struct weft_target *target;
-  gint64 gpus;                /* of a job */
+  gint64 gpus;                /* number of GPUs of a job */
   const weft_keys_read *keys; /* NULL: the texts are those of a job */
-  char **text;                /* by setting; NULL: not known, or not asked for yet */
+  char **text;                /* by setting; NULL: not known, or not computed yet */
   guint8 *is_given;              /* settings whose text a key has given */
-  guint8 *asked;              /* settings that weft_reading_at() is finding */
+  guint8 *asked;              /* settings that weft_reading_at() is computing */
 };
 
 static weft_reading *
@@ -224,8 +224,8 @@ value_of (const struct weft_meaning *meaning, unsigned setting)
   return NULL;
 }
 
-/* The text that rows without a key give a setting: that of the last row that holds. FALSE: no such
- * row holds. */
+/* Sets *text to the value that a setting has without a key, from the last row without a key that
+ * holds. FALSE: no such row holds. */
 static gboolean
 assumed (const weft_reading *reading, unsigned setting, char **text)
 {
@@ -243,8 +243,9 @@ assumed (const weft_reading *reading, unsigned setting, char **text)
   return FALSE;
 }
 
-/* The text of a setting for a key at its default: that of the key's value. If the key has none, the
- * setting has none either, or the software needs the key (NULL). */
+/* Returns the text of a setting if its key is not given: the default of the key. If the key has no
+ * default, the text is the default "none", "0" or empty of the setting, or "false"; NULL: the
+ * software needs the key. */
 static char *
 text_of_default (const struct weft_key *key, unsigned setting)
 {
@@ -257,7 +258,8 @@ text_of_default (const struct weft_key *key, unsigned setting)
   return field->type == WEFT_TYPE_BOOL ? g_strdup ("false") : NULL;
 }
 
-/* The text that the default of a key gives a setting. FALSE: no key has this setting. */
+/* Sets *text to the value that a setting has by the default of its key. FALSE: no key sets this
+ * setting. */
 static gboolean
 by_default (const weft_reading *reading, unsigned setting, char **text)
 {
@@ -292,7 +294,7 @@ weft_reading_absent (const weft_reading *reading, unsigned setting)
 
 /* ---------------------------------------------------------------------------------- keys */
 
-/* Whether the key that a row needs beside its own is given, or the row needs none. */
+/* Whether the second key that a row needs (`with`) is given, or the row needs none. */
 static gboolean
 has_partner (const weft_reading *reading, const struct weft_key_row *row)
 {
@@ -334,7 +336,8 @@ apply_row (weft_reading *reading, const struct weft_meaning *meaning,
   return ok;
 }
 
-/* Applies the rows with or without a condition. Conditions read settings, so they come last. */
+/* Applies the rows that have a condition or a form (`conditional` TRUE), or all other rows.
+ * Conditions and forms read settings, so their rows are applied last. */
 static gboolean
 apply_rows (weft_reading *reading, gboolean conditional, GError **error)
 {

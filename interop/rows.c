@@ -52,8 +52,8 @@ has_row (const struct weft_target *target, const char *key)
   return FALSE;
 }
 
-/* The row of a key whose destination is a setting of Weft: the key sets its value, or, if it has no
- * value, true or false. */
+/* Makes the row of a key whose destination is a setting of Weft. The setting gets the value of the
+ * key, or, if the key has no value, true or false. */
 static struct weft_key_row
 row_of_dest (const struct weft_key *key, const char *setting)
 {
@@ -81,7 +81,8 @@ row_of_alias (const struct weft_key *key, const struct weft_alias *alias)
                                 .doc = alias->doc };
 }
 
-/* Appends the row of a key that has none: by its destination, else by its spelling. */
+/* Appends a row for a key that has no declared row: the setting has the name of the key's
+ * destination, or else the key is an alias of the setting. */
 static void
 append_named (GArray *rows, const struct weft_key *key)
 {
@@ -110,7 +111,7 @@ append_meaning (GArray *meanings, const struct weft_target *target, const struct
   g_array_append_val (meanings, meaning);
 }
 
-/* Appends a row for every key of a table that has none: "metrics.*". */
+/* Appends a row for every key of a table ("metrics.*") that has no row of its own. */
 static void
 append_table (GArray *rows, const struct weft_target *target, const struct weft_key_row *table)
 {

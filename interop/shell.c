@@ -12,7 +12,7 @@ struct shell {
 
 enum truth { NO, YES, UNKNOWN };
 
-/* An `if`: whether its commands count, and whether an earlier branch was taken. */
+/* An `if`: whether the commands of its current branch run, and whether a branch was taken. */
 struct branch {
   enum truth taken, done;
 };
@@ -38,7 +38,7 @@ words_new (void)
   return words;
 }
 
-/* Takes the text. */
+/* Appends a word. The array owns `text` afterwards. */
 static void
 push (const struct shell *s, GArray *words, char *text)
 {
@@ -75,7 +75,7 @@ end_word (struct shell *s, struct word *word, GArray *words)
   word->begun = FALSE;
 }
 
-/* Adds a text that an expansion has given: without quotes, blanks divide it into words. */
+/* Adds the text of an expansion. Outside of quotes, blanks divide the text into words. */
 static void
 add_text (struct shell *s, struct word *word, GArray *words, const char *text, gboolean quoted)
 {
@@ -188,8 +188,8 @@ add_sum (struct shell *s, struct word *word, GArray *words, GError **error)
   return TRUE;
 }
 
-/* The words of a variable; nothing for the arguments of the script, which has none here; the text
- * as it is written if the script does not set it. */
+/* Adds the words of a variable. The arguments of the script ("$@") are empty. A variable that the
+ * script does not set stays as it is written. */
 static void
 add_variable (struct shell *s, struct word *word, GArray *words, const char *name,
               const char *written, gboolean quoted)
@@ -313,7 +313,8 @@ add_double (struct shell *s, struct word *word, GArray *words, GError **error)
 
 /* ------------------------------------------------------------------------ one command */
 
-/* The length of a backslash with the end of its line, after which the line goes on; else 0. */
+/* The length of a line continuation (a backslash and a line end) at this place; 0: there is
+ * none. */
 static unsigned
 continued (const char *at)
 {
@@ -415,7 +416,7 @@ assignment (const char *at)
   return at[n] == '=' ? n + 1 : at[n] == '+' && at[n + 1] == '=' ? n + 2 : 0;
 }
 
-/* Whether the commands of this line count. */
+/* Whether the commands of this line run, given the open `if`s. */
 static enum truth
 counts (const struct shell *s)
 {
@@ -430,7 +431,7 @@ counts (const struct shell *s)
   return truth;
 }
 
-/* Refuses what depends on a condition that is not evaluated. */
+/* Refuses a command in a branch whose condition cannot be evaluated. */
 static gboolean
 is_sure (const struct shell *s, GError **error)
 {
@@ -450,7 +451,7 @@ read_assignment (struct shell *s, size_t length, GError **error)
   s->at += length;
   if (!(array ? read_array (s, words, error) : read_word (s, words, ";&|", error)))
     return FALSE;
-  if (!array && words->len > 1) { /* a text with blanks stays one text */
+  if (!array && words->len > 1) { /* the value of an assignment is one text, even with blanks */
     g_autoptr (GString) all = g_string_new (NULL);
     for (unsigned i = 0; i < words->len; i++)
       g_string_append_printf (all, "%s%s", i ? " " : "", text_at (words, i));
@@ -483,7 +484,7 @@ compare (const char *left, const char *op, const char *right)
   return UNKNOWN;
 }
 
-/* The text of a word in a condition; one that the script does not set is empty. */
+/* The text of a word in a condition; a variable that the script does not set is empty. */
 static const char *
 operand (const GArray *words, unsigned i)
 {

@@ -51,7 +51,7 @@ struct weft_target {
   const char *stack;  /* the stack that imported jobs have */
   const char *prefix; /* prefix of keys in files of the software: "--" */
   const char *file;   /* the file to read if a folder is given; NULL: folders are refused */
-  const char *model;  /* what gives the model, if no key does; NULL: keys give it */
+  const char *model;  /* what sets the model, if keys do not; NULL: keys */
   const struct weft_schema *schema;
   const struct weft_key_row *rows;
   unsigned n_rows;
@@ -84,22 +84,23 @@ const struct weft_target *weft_target_find (const char *name, GError **error);
 
 /* ------------------------------------------------------------------------ reading keys */
 
-/* A reading: the meaning of keys, as a text for every setting, which is computed when it is asked
- * for. */
+/* Makes a reading: the settings of Weft that keys of the software mean, each as a text that is
+ * computed on first use. */
 weft_reading *weft_reading_new (const struct weft_target *target, const weft_keys_read *keys);
 
-/* The same for the settings of a job, without keys. */
+/* Makes a reading from the settings of a job, without keys. */
 weft_reading *weft_reading_of_job (const struct weft_target *target, const struct weft_job *job);
 void weft_reading_free (weft_reading *reading);
 
-/* What gives a setting, if it is no key of the software: the training program or a command line.
- * NULL: keys give it. */
+/* Names what sets a setting that no key of the software sets: the training program or a command
+ * line. NULL: keys set it. */
 const char *weft_reading_elsewhere (const weft_reading *reading, unsigned setting);
 
 /* Whether a key or a flag has given a setting. */
 gboolean weft_reading_is_given (const weft_reading *reading, unsigned setting);
 
-/* Give the reading settings that no key gives: those of another reading, or of flags. */
+/* Set settings of the reading that no key gives: weft_reading_share() from another reading,
+ * weft_reading_take_flags() from flags. */
 void weft_reading_share (weft_reading *reading, const weft_reading *from);
 void weft_reading_take_flags (weft_reading *reading, const weft_settings *flags);
 G_DEFINE_AUTOPTR_CLEANUP_FUNC (weft_reading, weft_reading_free)
@@ -131,11 +132,11 @@ gint64 weft_reading_replicas (const weft_reading *reading);
 /* The value of a key; NULL: it is not given. */
 const char *weft_reading_key (const weft_reading *reading, const char *name);
 
-/* For the functions of a form. */
+/* Set a setting of the reading. Only functions of a form call this. */
 void weft_reading_set (weft_reading *reading, const char *name, const char *text);
 void weft_reading_set_int (weft_reading *reading, const char *name, gint64 value);
 
-/* "a=1" or "a!=1" of a row. */
+/* A condition or value in a row: "a=1" or "a!=1". */
 struct weft_pair {
   unsigned setting;
   const char *value; /* as weft_field_print() writes it; "*": the value of the key */
@@ -150,7 +151,7 @@ struct weft_pairs {
 /* A row with its texts parsed. */
 struct weft_meaning {
   const struct weft_key_row *row;
-  int key; /* its number in the schema; -1: none */
+  int key; /* number of the key in the schema; -1: none */
   struct weft_pairs sets, when;
 };
 

@@ -34,15 +34,15 @@ static const struct flavor {
   { "qwen3", "235B-A22B", "qwen3-235b-a22b", FALSE },
 };
 
-/* Fields that do not belong to a flavor: the length of the sequences. */
+/* Whether a field is a length of sequences, which a flavor does not define. */
 static gboolean
 is_length (const char *field)
 {
   return strcmp (field, "seq_length") == 0 || strcmp (field, "max_position_embeddings") == 0;
 }
 
-/* Whether a job with this flavor has this field of it.  Names may differ, and other frequencies are
- * refused by their own name. */
+/* Whether a job must have the same value of this field as the flavor.  Names and lengths of
+ * sequences may differ, and rotary scaling has a check of its own. */
 static gboolean
 is_compared (const struct weft_field *field)
 {
@@ -130,7 +130,7 @@ flavor_out (const weft_reading *reading)
   return flavor ? g_strdup (flavor->flavor) : NULL;
 }
 
-/* The reader of the flavor reads the name too. */
+/* The function that reads the key model.flavor also reads model.name. */
 static gboolean
 name_in (weft_reading *reading, const char *value, GError **error)
 {
@@ -144,7 +144,7 @@ name_out (const weft_reading *reading)
   return flavor ? g_strdup (flavor->name) : NULL;
 }
 
-/* Without a flavor torchtitan trains its debugmodel, which is none of Weft's. */
+/* Returns NULL: without a flavor, torchtitan trains its debugmodel, which Weft does not have. */
 static char *
 weft_titan_model (const weft_reading *reading)
 {
@@ -152,7 +152,8 @@ weft_titan_model (const weft_reading *reading)
   return NULL;
 }
 
-/* The longest sequence is the one that is trained (update_from_config in llama3/model/args.py). */
+/* The largest position is the sequence length of the training (update_from_config in
+ * llama3/model/args.py). */
 static char *
 weft_titan_positions (const weft_reading *reading)
 {
@@ -195,7 +196,7 @@ pipeline_batch_out (const weft_reading *reading)
   return replicas > 0 && global % replicas == 0 ? weft_texts_int (global / replicas) : NULL;
 }
 
-/* The default local batch of 8 on every replica. */
+/* The global batch by default: a local batch of 8 sequences on every replica. */
 static char *
 weft_titan_global (const weft_reading *reading)
 {
@@ -203,8 +204,9 @@ weft_titan_global (const weft_reading *reading)
   return replicas > 0 ? weft_texts_int (8 * replicas) : NULL;
 }
 
-/* -1: one local batch of every replica. With stages, several local batches are several pipelines,
- * one after the other, which Weft does not have. */
+/* Reads the global batch; -1: one local batch of every replica. With pipeline stages, torchtitan
+ * runs the pipeline once for each local batch. Weft runs it once per step, so several are
+ * refused. */
 static gboolean
 global_in (weft_reading *reading, const char *value, GError **error)
 {
@@ -232,7 +234,7 @@ global_out (const weft_reading *reading)
   return weft_texts_int (weft_reading_int (reading, "global_batch_size"));
 }
 
-/* A shard degree of 1 with several replicas is PyTorch's DDP under autocast. */
+/* Refuses several replicas with shard degree 1, which torchtitan runs as DDP under autocast. */
 static gboolean
 replicate_in (weft_reading *reading, const char *value, GError **error)
 {
@@ -253,7 +255,8 @@ replicate_out (const weft_reading *reading)
 
 /* ------------------------------------------------------------------------------- recompute */
 
-/* Every n-th layer of a chunk is recomputed; Weft recomputes as many from the first on. */
+/* Number of recomputed layers of a chunk. torchtitan recomputes every n-th layer; Weft recomputes
+ * the same number, from the first layer on. */
 static gint64
 recomputed (const weft_reading *reading, gint64 every)
 {
@@ -299,7 +302,7 @@ weft_titan_recomputed (const weft_reading *reading)
 static gboolean
 checkpointing_in (weft_reading *reading, const char *value, GError **error)
 {
-  (void) reading; /* the three settings are computed */
+  (void) reading; /* COMPUTES rows of torchtitan.def compute the three settings */
   if (strcmp (value, "memory_budget") == 0)
     return weft_bad_input (error, "Weft has no recompute by memory budget; wanted none, full or "
                                   "selective with a number of layers");

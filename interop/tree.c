@@ -54,7 +54,7 @@ key_of (const struct weft_schema *schema, const char *path)
     if (weft_schema_find (schema, open) >= 0)
       return g_steal_pointer (&open);
   }
-  g_autofree char *open = g_strconcat (path, ".*", NULL); /* an empty section */
+  g_autofree char *open = g_strconcat (path, ".*", NULL); /* the value may be an empty section */
   return weft_schema_find (schema, open) >= 0 ? g_steal_pointer (&open) : g_strdup (path);
 }
 

@@ -152,7 +152,8 @@ count_links (const struct matrix *m, struct weft_wiring *out, GError **error)
   return TRUE;
 }
 
-/* Ports, and the GPUs that share a switch with a port or with one another. */
+/* Counts the network ports, and the GPUs that share a PCIe switch with a port or with one
+ * another. */
 static void
 count_ports (const struct matrix *m, struct weft_wiring *out)
 {
@@ -164,7 +165,7 @@ count_ports (const struct matrix *m, struct weft_wiring *out)
     out->per_switch = MAX (out->per_switch, near);
   }
   if (out->nics == 0 && out->per_switch < 2)
-    out->per_switch = 0; /* NVLink hides it */
+    out->per_switch = 0; /* NVLink hides the switches */
 }
 
 static gboolean
@@ -320,7 +321,8 @@ set_int (GHashTable *fields, const char *field, unsigned value)
     set_text (fields, field, g_strdup_printf ("%u", value));
 }
 
-/* A rate and its specification, both in the proportion of the specification to that of the base. */
+/* Sets the specification of a rate to `wanted`, and scales the reachable rate by the same
+ * factor. */
 static void
 set_rate (GHashTable *fields, const char *field, double rate, double spec, double wanted)
 {
@@ -332,7 +334,7 @@ set_rate (GHashTable *fields, const char *field, double rate, double spec, doubl
   set_text (fields, name, g_strdup_printf ("%.4gGB/s", wanted / 1e9));
 }
 
-/* The fields that differ from the base, as texts of a topology file. */
+/* Returns the fields that differ from those of the base topology, as texts of a topology file. */
 static GHashTable *
 fields_of (const struct weft_wiring *w, const struct weft_cluster *base)
 {
@@ -367,7 +369,7 @@ is_like (const struct weft_wiring *w, const struct weft_cluster *base, const cha
   return TRUE;
 }
 
-/* Appends the lines of the base, those of the changed fields with their new value. */
+/* Appends the lines of the base topology. Changed fields have their new value. */
 static void
 append_lines (GString *out, const char *text, const weft_sheet_file *file, GHashTable *fields,
               const char *source)

@@ -12,7 +12,7 @@ struct weft_wiring {
   unsigned links;      /* NVLinks of a GPU, over all its neighbours; 0: PCIe only */
   unsigned nics;       /* ports of the fastest network; 0: the file shows none */
   unsigned per_switch; /* GPUs under one PCIe switch; 0: the file does not show it */
-  unsigned capability; /* of the GPUs, times ten; 0: the file does not give it */
+  unsigned capability; /* compute capability of the GPUs, times ten; 0: the file does not give it */
   double nic_bytes;    /* bytes per second of a port; 0: the file does not give it */
 };
 

@@ -717,7 +717,7 @@ entry (const struct attention *a, uint32_t i, unsigned which)
   return a->room->sum[2 * i + which];
 }
 
-/* Adds what the queries of a run contribute to the gradients of the outer block of keys. */
+/* Adds the contribution of the queries of a run to the gradients of the outer block of keys. */
 static void
 pass_queries (const struct task *t, const struct run *queries, uint32_t top)
 {

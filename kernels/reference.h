@@ -21,7 +21,7 @@ weft_double_dot (const double *x, const double *y, uint64_t n)
   return sum;
 }
 
-/* to += factor x */
+/* Adds factor times x to `to`. */
 static inline void
 weft_double_add (double *to, double factor, const double *x, uint64_t n)
 {

@@ -34,7 +34,7 @@ struct weft_store_peer {
   char *waiting_key;              /* the key of the value that this client waits for */
 };
 
-/* What the store records about one process of the job. */
+/* State of one process of the job in the store. */
 struct weft_store_member {
   struct weft_store_peer
       /* connection of the process; not owned; NULL before its hello and after the connection is
@@ -51,7 +51,7 @@ struct weft_store_member {
 
 struct weft_store_exchange {
   char *key;
-  GBytes **value; /* by process */
+  GBytes **value; /* by process: its value */
   uint8_t *joined;
   uint32_t n_joined, n;
   gsize bytes;  /* number of bytes of the values of all processes */

@@ -2,7 +2,7 @@
 #include <math.h>
 #include <string.h>
 
-enum { MOST_DEPTH = 16 }; /* of parentheses */
+enum { MOST_DEPTH = 16 }; /* levels of parentheses */
 
 struct reader {
   const char *at;

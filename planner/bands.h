@@ -30,7 +30,7 @@ enum {
   WEFT_SAME_PRECISION = 128
 };
 
-/* X (ID, word, doc): what the published runs of a band have in common with the job. */
+/* X (ID, word, doc): traits that the published runs of a band have in common with the job. */
 #define WEFT_NEARNESS_LIST(X)                                                                      \
   X (WEFT_NEAR, "near", "this generation of GPUs with this software was measured")                 \
   X (WEFT_SOFTWARE_ONLY, "software", "this software was measured, on other GPUs")                  \
@@ -83,7 +83,7 @@ G_DEFINE_AUTOPTR_CLEANUP_FUNC (weft_bands, weft_bands_free)
 struct weft_band weft_bands_of (weft_bands *bands, const struct weft_traits *traits,
                                 enum weft_quantity quantity);
 
-/* What the published runs of a band have in common, in words: "H100 80GB HBM3, stack nemo-2, dense
+/* The traits that the published runs of a band have in common: "H100 80GB HBM3, stack nemo-2, dense
  * models". The caller frees the text. */
 char *weft_band_group (const struct weft_band *band, const struct weft_traits *traits);
 

@@ -4,8 +4,8 @@
 #include "planner/shorten.h"
 #include <math.h>
 
-/* The number of microbatches in flight that lower bounds may assume. For schedules with
- * WEFT_IN_FLIGHT_UNKNOWN most bounds are 0. */
+/* The closed formula for the microbatches in flight of the job's schedule. With
+ * WEFT_IN_FLIGHT_UNKNOWN there is none, and lower bounds count them in the cells (flights.h). */
 static enum weft_in_flight
 in_flight_of (const struct weft_job *job)
 {
@@ -81,14 +81,17 @@ weft_bound_flops (const struct weft_job *job)
  * not. */
 struct chunk {
   const struct weft_segments *recomputed, *other;
-  uint32_t first, end; /* the chunk has the segments [first, end) of the model's layers */
-  uint32_t most;       /* number of layers of the chunk that are recomputed */
+  uint32_t n_offloaded; /* the activations of the first layers of the model may be on the host */
+  uint32_t first, end;  /* the chunk has the segments [first, end) of the model's layers */
+  uint32_t most;        /* number of layers of the chunk that are recomputed */
 };
 
-/* For one microbatch of one chunk: the seconds of each pass, and the bytes of activations kept for
- * backward. */
+/* For one microbatch of one chunk: the seconds of each pass, and bytes of activations. */
 struct pass {
-  double way[WEFT_N_SEGMENT_PASS], kept;
+  double way[WEFT_N_SEGMENT_PASS];
+  /* bytes of activations of a microbatch: kept until its input gradients; kept from then on for its
+   * weight gradients */
+  double kept, late;
 };
 
 static const struct weft_segments *
@@ -112,21 +115,32 @@ is_torn (const struct chunk *c, uint32_t segment, uint32_t neighbour)
          known_of (c, neighbour) != known_of (c, segment);
 }
 
+/* The seconds of a pass of one segment, without the kernels at torn boundaries. */
+static double
+way_of (const struct weft_segment_cost *it, int pass, gboolean before, gboolean after)
+{
+  gboolean first = pass == WEFT_SEGMENT_FORWARD ? before : after,
+           last = pass == WEFT_SEGMENT_FORWARD ? after : before;
+
+  return fmax (0, it->way[pass] - first * it->first[pass] - last * it->last[pass]);
+}
+
 static struct pass
 measure_chunk (const struct chunk *c)
 {
-  struct pass sum = { { 0, 0 }, 0 };
+  struct pass sum = { { 0 }, 0, 0 };
 
   for (uint32_t s = c->first; s < c->end; s++) {
     const struct weft_segment_cost *it = &known_of (c, s)->segment[s];
     gboolean before = is_torn (c, s, s - 1), after = is_torn (c, s, s + 1);
-    sum.way[WEFT_SEGMENT_FORWARD] +=
-        fmax (0, it->way[WEFT_SEGMENT_FORWARD] - before * it->first[WEFT_SEGMENT_FORWARD] -
-                     after * it->last[WEFT_SEGMENT_FORWARD]);
-    sum.way[WEFT_SEGMENT_BACKWARD] +=
-        fmax (0, it->way[WEFT_SEGMENT_BACKWARD] - after * it->first[WEFT_SEGMENT_BACKWARD] -
-                     before * it->last[WEFT_SEGMENT_BACKWARD]);
-    sum.kept += it->own + (after ? 0 : it->handed);
+    for (int pass = 0; pass < WEFT_N_SEGMENT_PASS; pass++)
+      sum.way[pass] += way_of (it, pass, before, after);
+    if (s <= c->n_offloaded)
+      continue;
+    for (int life = 0; life < WEFT_N_LIFE; life++)
+      sum.kept += it->own[life] + (after ? 0 : it->handed[life]);
+    sum.late += it->own[WEFT_LIFE_WEIGHT] + (after ? 0 : it->handed[WEFT_LIFE_WEIGHT]) + it->late +
+                (before ? 0 : it->late_handed);
   }
   return sum;
 }
@@ -136,22 +150,40 @@ measure_chunk (const struct chunk *c)
 struct asked {
   const struct weft_job *job;
   const struct weft_segments *recomputed, *other;
-  uint32_t n_ranks, n_chunks, m;
-  uint32_t *layers; /* number of layers of each stage; chunk c of rank r is stage c * n_ranks + r */
+  /* the cells of the schedule; NULL: a closed formula gives the microbatches in flight, and chunk c
+   * of rank r is stage c * n_ranks + r */
+  const struct weft_flights *flights;
+  uint32_t n_ranks, n_stages;
+  uint32_t n_chunks; /* number of chunks on a rank, over all copies of the model */
+  uint32_t m;        /* number of microbatches that pass through a chunk */
+  uint32_t *layers;  /* number of layers of each stage */
 };
 
+static uint32_t
+stage_of (const struct asked *a, uint32_t rank, uint32_t chunk)
+{
+  return a->flights ? weft_grid_stage (a->flights->grid, rank, chunk) : chunk * a->n_ranks + rank;
+}
+
 static struct chunk
-chunk_of (const struct asked *a, uint32_t stage)
+chunk_of (const struct asked *a, uint32_t rank, uint32_t index)
 {
   gboolean block = a->recomputed != a->other;
-  struct chunk c = { a->recomputed, a->other, 1, 0, 0 };
+  const union weft_strategy *k = &a->job->strategy;
+  struct chunk c = { a->recomputed,
+                     a->other,
+                     k->cpu_offloading ? (uint32_t) k->cpu_offloading_num_layers : 0,
+                     1,
+                     0,
+                     0 };
+  uint32_t stage = stage_of (a, rank, index);
 
   for (uint32_t i = 0; i < stage; i++)
     c.first += a->layers[i];
   c.end = c.first + a->layers[stage];
   c.most = block ? (uint32_t) a->job->strategy.recompute_num_layers : 0;
   c.first = stage == 0 ? 0 : c.first;
-  c.end += stage + 1 == a->n_ranks * a->n_chunks;
+  c.end += stage + 1 == a->n_stages;
   return c;
 }
 
@@ -175,8 +207,17 @@ in_flight (const struct asked *a, uint32_t rank, uint32_t chunk)
   return in_chunk;
 }
 
-/* The fraction of weights, gradients or optimizer state that one rank stores: 1, or one divided by
- * the number of replicas if the sharding level covers this state. */
+/* Number of groups of ranks that each shard a state among themselves. */
+static int64_t
+groups_of (const struct weft_job *job, int family, int state)
+{
+  if (state == WEFT_STATE_OPTIMIZER && job->strategy.outer_dp_sharding_strategy != WEFT_NO_SHARD)
+    return 1;
+  return family == WEFT_FAMILY_DENSE ? weft_job_instances (job) : weft_job_expert_instances (job);
+}
+
+/* The fraction of weights, gradients or optimizer state that one rank stores on its GPU: 1, or one
+ * divided by the number of replicas of a group if the sharding level covers this state. */
 static double
 share (const struct asked *a, int family, int state)
 {
@@ -186,13 +227,16 @@ share (const struct asked *a, int family, int state)
   int level = k->use_megatron_fsdp           ? weft_job_sharding (a->job)
               : k->use_distributed_optimizer ? WEFT_SHARD_OPTIM
                                              : WEFT_NO_SHARD;
-  int64_t holders = family == WEFT_FAMILY_DENSE
-                        ? k->tensor_model_parallel_size
-                        : weft_job_expert_tp (a->job) * k->expert_model_parallel_size;
+  int64_t ranks = family == WEFT_FAMILY_DENSE
+                      ? k->tensor_model_parallel_size
+                      : weft_job_expert_tp (a->job) * k->expert_model_parallel_size;
+  gboolean offloaded = state == WEFT_STATE_OPTIMIZER && k->optimizer_cpu_offload;
+  double here = offloaded ? 1 - k->optimizer_offload_fraction : 1;
 
   return level < level_of[state]
-             ? 1
-             : (double) (holders * a->n_ranks) / (double) a->job->cluster.n_gpus;
+             ? here
+             : here * (double) (ranks * a->n_ranks * groups_of (a->job, family, state)) /
+                   (double) a->job->cluster.n_gpus;
 }
 
 static double
@@ -211,26 +255,62 @@ state_bytes (const struct asked *a, const struct chunk *c)
  * digits. */
 #define ROUNDING (1 - 1e-9)
 
+/* Bytes that one rank has at one time: state of all its chunks, and activations. */
+static double
+rank_bytes (const struct asked *a, uint32_t rank, const struct pass *pass)
+{
+  const union weft_stack *stack = &a->job->stack;
+  double bytes = stack->context_bytes + stack->workspace_bytes, most = 0;
+
+  for (uint32_t i = 0; i < a->n_chunks; i++) {
+    struct chunk c = chunk_of (a, rank, i);
+    bytes += state_bytes (a, &c);
+  }
+  for (int moment = 0; moment < (a->flights ? WEFT_N_MOMENT : 1); moment++) {
+    double sum = 0;
+    for (uint32_t i = 0; i < a->n_chunks; i++) {
+      const struct weft_flight *at =
+          a->flights ? &a->flights->at[(rank * WEFT_N_MOMENT + moment) * a->n_chunks + i] : NULL;
+      sum += at ? at->whole * pass[i].kept + at->late * pass[i].late
+                : in_flight (a, rank, i) * pass[i].kept;
+    }
+    most = fmax (most, sum);
+  }
+  return bytes + most;
+}
+
+/* Seconds for which earlier ranks delay the work of the ranks after `rank`: the passes of one
+ * microbatch through its first chunk. If the backward is split, only the forward pass counts,
+ * because weight gradients may run meanwhile. In a V and with two copies of the model, later ranks
+ * need not wait. */
+static double
+delay_of (const struct asked *a, const struct pass *first)
+{
+  if (!a->flights)
+    return first->way[WEFT_SEGMENT_FORWARD] + first->way[WEFT_SEGMENT_BACKWARD];
+  return a->flights->grid->n_stages == a->n_ranks && a->n_chunks == 1
+             ? first->way[WEFT_SEGMENT_FORWARD]
+             : 0;
+}
+
 static struct weft_bound
 bound_ranks (const struct asked *a)
 {
-  const union weft_stack *stack = &a->job->stack;
+  g_autofree struct pass *pass = g_new (struct pass, a->n_chunks);
   struct weft_bound bound = { 0, 0 };
   double ends = 0;
 
   for (uint32_t r = 0; r < a->n_ranks; r++) {
-    double seconds = 0, bytes = stack->context_bytes + stack->workspace_bytes, end = 0;
+    double seconds = 0;
     for (uint32_t i = 0; i < a->n_chunks; i++) {
-      struct chunk c = chunk_of (a, i * a->n_ranks + r);
-      struct pass pass = measure_chunk (&c);
-      double both = pass.way[WEFT_SEGMENT_FORWARD] + pass.way[WEFT_SEGMENT_BACKWARD];
-      end = i == 0 ? both : end;
-      seconds += both;
-      bytes += in_flight (a, r, i) * pass.kept + state_bytes (a, &c);
+      struct chunk c = chunk_of (a, r, i);
+      pass[i] = measure_chunk (&c);
+      for (int way = 0; way < WEFT_N_SEGMENT_PASS; way++)
+        seconds += pass[i].way[way];
     }
     bound.seconds = fmax (bound.seconds, (a->m * seconds + ends) * ROUNDING);
-    bound.bytes = fmax (bound.bytes, bytes * ROUNDING);
-    ends += end;
+    bound.bytes = fmax (bound.bytes, rank_bytes (a, r, pass) * ROUNDING);
+    ends += delay_of (a, &pass[0]);
   }
   return bound;
 }
@@ -264,26 +344,44 @@ passes_are_alike (const struct weft_job *job)
   for (unsigned i = 0; i < WEFT_N_KNOB; i++)
     if (weft_knob_traits[i].unlike && !weft_knob_is_default (&job->strategy, i))
       return FALSE;
-  return in_flight_of (job) != WEFT_IN_FLIGHT_UNKNOWN && weft_job_layout_stages (job) == 0;
+  return weft_job_schedule (job) && weft_job_layout_stages (job) == 0;
 }
 
-/* Collects the layers and segments of the job. Returns FALSE if no bound is known for the job. */
+/* The pipeline rank of each stage of the model. The caller frees the array. */
+static uint32_t *
+ranks_of_stages (const struct asked *a)
+{
+  uint32_t *rank = g_new (uint32_t, a->n_stages);
+
+  for (uint32_t i = 0; i < a->n_stages; i++)
+    rank[i] = a->flights ? a->flights->grid->place[i] / a->n_chunks : i % a->n_ranks;
+  return rank;
+}
+
+/* Collects the layers, segments and cells of the job. Returns FALSE if no bound is known for the
+ * job. */
 static gboolean
 ask (weft_segment_cache *cache, const struct weft_job *job, struct asked *a)
 {
-  *a = (struct asked){ .job = job,
-                       .n_ranks = (uint32_t) job->strategy.pipeline_model_parallel_size,
-                       .n_chunks = weft_job_chunks (job),
-                       .m = (uint32_t) weft_job_microbatches (job) };
+  const struct weft_grid_spec spec = weft_job_grid_spec (job);
+
+  *a = (struct asked){
+    .job = job, .n_ranks = spec.n_ranks, .n_chunks = weft_job_chunks (job), .m = spec.n_micro
+  };
   if (!passes_are_alike (job))
     return FALSE;
+  a->n_stages = a->n_ranks * a->n_chunks;
+  if (in_flight_of (job) == WEFT_IN_FLIGHT_UNKNOWN) {
+    if (!(a->flights = weft_segment_cache_flights (cache, &spec)))
+      return FALSE;
+    a->n_chunks = a->flights->grid->n_chunks;
+    a->m = spec.n_micro / a->flights->grid->n_copies;
+  }
   find_both (cache, job, a);
   if (a->recomputed->n == 0 || a->other->n == 0)
     return FALSE;
-  g_autofree uint32_t *rank = g_new (uint32_t, a->n_ranks * a->n_chunks);
-  for (uint32_t i = 0; i < a->n_ranks * a->n_chunks; i++)
-    rank[i] = i % a->n_ranks;
-  a->layers = weft_job_stage_layers (job, rank, a->n_ranks * a->n_chunks);
+  g_autofree uint32_t *rank = ranks_of_stages (a);
+  a->layers = weft_job_stage_layers (job, rank, a->n_stages);
   return TRUE;
 }
 
@@ -314,41 +412,95 @@ transfer_seconds (const struct asked *a)
     .dim = { job->train.micro_batch_size * job->model.seq_length /
              (k->context_parallel_size * k->tensor_model_parallel_size) * job->model.hidden_size },
   };
-  double least = INFINITY;
+  double least = a->n_ranks > 1 ? INFINITY : 0;
 
-  for (uint32_t r = 0; r < a->n_ranks; r++)
+  for (uint32_t r = 0; r < a->n_ranks && a->n_ranks > 1; r++)
     least = fmin (
         least, weft_plan_transfer (a->other->plan, r * ranks, (r + 1) % a->n_ranks * ranks, &shape)
                    .seconds);
   return least;
 }
 
-/* A schedule is replayed only if its cells, summed over all ranks, are at most this many. */
-enum { MOST_CELLS = 1 << 22 };
+/* Seconds of recompute with which the backward cell of a chunk may begin before the gradient of the
+ * next stage arrives. Schedules whose transfers are part of a step wait for it before the cell. */
+static double
+early_of (const struct asked *a, const struct chunk *c)
+{
+  return weft_job_schedule (a->job)->exchange == WEFT_EXCHANGE_FREE
+             ? known_of (c, c->end - 1)->segment[c->end - 1].early
+             : 0;
+}
+
+static struct weft_cell_times *
+cell_times (const struct asked *a)
+{
+  struct weft_cell_times *times = g_new0 (struct weft_cell_times, a->n_ranks * a->n_chunks);
+
+  for (uint32_t r = 0; r < a->n_ranks; r++)
+    for (uint32_t i = 0; i < a->n_chunks; i++) {
+      struct chunk c = chunk_of (a, r, i);
+      struct pass pass = measure_chunk (&c);
+      times[r * a->n_chunks + i] = (struct weft_cell_times){
+        .forward = pass.way[WEFT_SEGMENT_FORWARD],
+        .input = fmax (0, pass.way[WEFT_SEGMENT_BACKWARD] - early_of (a, &c)),
+        .weight = pass.way[WEFT_SEGMENT_WEIGHT]
+      };
+    }
+  return times;
+}
+
+/* Replays the schedule. Sets end[] to the seconds at which the last pass of each rank ends. FALSE:
+ * the schedule was not replayed. */
+static gboolean
+replay_ranks (const struct asked *a, double *end)
+{
+  const struct weft_grid_spec spec = weft_job_grid_spec (a->job);
+  gboolean few = weft_spec_cells (&spec) <= WEFT_MOST_CELLS;
+  g_autoptr (weft_grid) own = few && !a->flights ? weft_job_grid (a->job, NULL) : NULL;
+  const weft_grid *grid = a->flights ? a->flights->grid : own;
+
+  if (!grid)
+    return FALSE;
+  g_autofree struct weft_cell_times *times = cell_times (a);
+  weft_grid_replay_uneven (grid, times, transfer_seconds (a), end);
+  return TRUE;
+}
 
 double
 weft_bound_schedule (weft_segment_cache *cache, const struct weft_job *job)
 {
   struct asked a;
+  double most = 0;
+
+  if (job->strategy.pipeline_model_parallel_size == 1 || !ask (cache, job, &a))
+    return 0;
+  g_autofree uint32_t *layers = a.layers;
+  g_autofree double *end = g_new0 (double, a.n_ranks);
+  if (replay_ranks (&a, end))
+    for (uint32_t r = 0; r < a.n_ranks; r++)
+      most = fmax (most, end[r]);
+  return most * ROUNDING;
+}
+
+/* ------------------------------------------------------------------- before and after */
+
+/* All passes follow the first pass of the first stage, which is on rank 0. */
+double
+weft_bound_ends (weft_segment_cache *cache, const struct weft_job *job)
+{
+  struct asked a;
+  double most = 0;
 
   if (!ask (cache, job, &a))
     return 0;
   g_autofree uint32_t *layers = a.layers;
-  g_autoptr (weft_grid) grid = a.n_ranks > 1 && 2ull * a.m * a.n_chunks * a.n_ranks <= MOST_CELLS
-                                   ? weft_job_grid (job, NULL)
-                                   : NULL;
-  if (!grid)
+  g_autofree double *end = g_new0 (double, a.n_ranks);
+  const struct weft_ends *ends = weft_segment_cache_ends (cache, job);
+  if (!ends || !replay_ranks (&a, end))
     return 0;
-  g_autofree struct weft_cell_times *times =
-      g_new0 (struct weft_cell_times, a.n_ranks * a.n_chunks);
-  for (uint32_t stage = 0; stage < a.n_ranks * a.n_chunks; stage++) {
-    struct chunk c = chunk_of (&a, stage);
-    struct pass pass = measure_chunk (&c);
-    times[stage % a.n_ranks * a.n_chunks + stage / a.n_ranks] =
-        (struct weft_cell_times){ .forward = pass.way[WEFT_SEGMENT_FORWARD],
-                                  .input = pass.way[WEFT_SEGMENT_BACKWARD] };
-  }
-  return weft_grid_replay_uneven (grid, times, transfer_seconds (&a)) * ROUNDING;
+  for (uint32_t r = 0; r < a.n_ranks; r++)
+    most = fmax (most, ends->before[0] + end[r] + ends->after[r]);
+  return most * ROUNDING;
 }
 
 /* ------------------------------------------------------------------------- the lanes */
@@ -363,7 +515,7 @@ lane_seconds (const weft_plan *plan, uint32_t role, uint32_t m)
   double most = 0;
 
   for (uint32_t op = 0; op < p->n_op; op++)
-    if (p->op[op].micro < m && weft_lane_traits[p->op[op].lane].communicates)
+    if (p->op[op].micro < m && p->op[op].lane != WEFT_LANE_GPU)
       sum[p->op[op].lane * m + p->op[op].micro] += plan->seconds[role][op];
   for (uint32_t lane = 0; lane < WEFT_N_LANE; lane++) {
     double least = INFINITY;
@@ -374,6 +526,14 @@ lane_seconds (const weft_plan *plan, uint32_t role, uint32_t m)
   return most;
 }
 
+/* Whether every microbatch transfers weights, gradients or activations outside its layers. */
+static gboolean
+fills_lanes (const struct weft_job *job)
+{
+  return job->strategy.cpu_offloading ||
+         (job->strategy.use_megatron_fsdp && weft_job_sharding (job) >= WEFT_SHARD_GRADS);
+}
+
 double
 weft_bound_lanes (weft_segment_cache *cache, const struct weft_job *job)
 {
@@ -381,8 +541,7 @@ weft_bound_lanes (weft_segment_cache *cache, const struct weft_job *job)
   uint32_t m = (uint32_t) weft_job_microbatches (&few);
   double most = 0;
 
-  if (!job->strategy.use_megatron_fsdp || weft_job_sharding (job) < WEFT_SHARD_GRADS ||
-      weft_job_microbatches (job) < m || !weft_job_check (&few, NULL))
+  if (!fills_lanes (job) || weft_job_microbatches (job) < m || !weft_job_check (&few, NULL))
     return 0;
   g_autoptr (weft_plan) plan = weft_segment_cache_plan (cache, &few);
   for (uint32_t role = 0; plan && role < plan->n_roles; role++)

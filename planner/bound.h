@@ -25,8 +25,14 @@
  * sharded over the replicas where the strategy shards them. The sum is a lower bound, because no
  * memory plan is smaller than the bytes that are alive at one time.
  *
- * The bound is 0 if the passes of a job differ from each other or do not run in the order
- * above. */
+ * Other schedules, which may split the backward pass into input and weight gradients, are counted
+ * in their cells (flights.h): the activations of a microbatch exist from its forward pass to its
+ * input gradients, those for its weight gradients until these are computed. Of their time, only
+ * forward passes through earlier ranks count, because weight gradients may fill all other idle
+ * time; the replay of the schedule is tighter.
+ *
+ * The bound is 0 if the passes of a job differ from each other, or if the schedule comes from a
+ * file. */
 #pragma once
 #include "planner/segments.h"
 
@@ -50,7 +56,11 @@ struct weft_bound weft_bound_passes (weft_segment_cache *cache, const struct wef
  * computed. */
 double weft_bound_schedule (weft_segment_cache *cache, const struct weft_job *job);
 
+/* Lower bound of the step time in seconds: weft_bound_schedule() with the work of a rank before its
+ * first pass and after its last (ends.h). 0 if it was not computed. */
+double weft_bound_ends (weft_segment_cache *cache, const struct weft_job *job);
+
 /* Lower bound of the step time in seconds for Megatron-FSDP, which gathers weights and reduces
- * gradients in every microbatch: the longest time for which the microbatches occupy a lane,
- * measured on the programs of few microbatches. 0 for other jobs. */
+ * gradients in every microbatch, and for activation offload: the longest time for which the
+ * microbatches occupy a lane, measured on the programs of few microbatches. 0 for other jobs. */
 double weft_bound_lanes (weft_segment_cache *cache, const struct weft_job *job);

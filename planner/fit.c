@@ -16,7 +16,7 @@ const char *const weft_fit_state_names[] = { WEFT_FIT_STATE_LIST (WEFT_WORD_TEXT
 
 /* A row of the table that the fit uses. */
 struct row {
-  unsigned index;  /* of the table */
+  unsigned index;  /* row of the table */
   uint32_t source;
   double measured_s, measured_bytes; /* NaN: not measured */
 };
@@ -31,7 +31,7 @@ struct fit {
   GHashTable *series; /* series_of() a row: its place in `row` */
   GPtrArray *source; /* names, by struct row.source */
   struct weft_least_squares problem;
-  const char *stage; /* what the progress reports */
+  const char *stage; /* name of the current stage, for progress reports */
   const double *at;  /* logarithms of the constants; for row i they begin at at + i * stride */
   size_t stride;
   gboolean sloped;   /* whether the caller needs slopes (derivatives of the residuals) */
@@ -60,8 +60,8 @@ source_of (struct fit *f, const char *id)
   return f->source->len - 1;
 }
 
-/* Columns that differ between the runs of a weak-scaling series: one job on more and more GPUs,
- * with a global batch in proportion. */
+/* Whether a column differs between the runs of a weak-scaling series: one job on more and more
+ * GPUs, with a global batch in proportion to the GPUs. */
 static gboolean
 grows (enum weft_published_column column)
 {
@@ -92,8 +92,8 @@ series_of (const struct fit *f, unsigned index)
   return g_string_free (text, FALSE);
 }
 
-/* Adds a row. With `thin`, only the row of a weak-scaling series with the fewest GPUs counts: the
- * others have nearly the same errors, and their programs are long. */
+/* Adds a row. With `thin`, a weak-scaling series has only its row with the fewest GPUs, because the
+ * other rows have nearly the same errors, and their programs are long. */
 static void
 add_to_series (struct fit *f, const struct row *row)
 {
@@ -142,7 +142,7 @@ add_row (struct fit *f, unsigned index, uint32_t *n_refused)
 
 struct outcome {
   double residual[2]; /* time, memory */
-  double slope[];      /* by constant: of the time, then of the memory */
+  double slope[];      /* by constant: slopes of the time, then of the memory */
 };
 
 /* Predicts time and memory of a row with the constants exp (at[k]), and sets its two residuals. */
@@ -392,7 +392,7 @@ leave_out (struct fit *f, const struct search *s, weft_fit *fit, GError **error)
   return TRUE;
 }
 
-/* Mean errors with constant k at its prior value, in the linear model. */
+/* Computes the mean errors with constant k at its prior value, in the linear model. */
 static void
 without_constant (const struct fit *f, const struct search *s, uint32_t k,
                   struct weft_fitted *fitted)

@@ -83,7 +83,7 @@ find_lab (const char *name, GError **error)
 
 /* ------------------------------------------------------------------------- reading */
 
-/* Sets *text, or reports the missing key of a section. */
+/* Sets *text to the value of a key. Fails with an error if the section lacks the key. */
 static gboolean
 need (const weft_conf *conf, const char *section, const char *key, const char **text,
       GError **error)
@@ -318,7 +318,8 @@ walk (JsonNode *node, char *const *path, double *value)
   return TRUE;
 }
 
-/* What an op adds to a sum over the ops of its kind. */
+/* The contribution of an op to a sum over the ops of its kind: one function for each kind of
+ * sum. */
 static double
 one_op (const weft_plan *plan, uint32_t op)
 {
@@ -350,7 +351,7 @@ closed_of (const weft_plan *plan, uint32_t op)
 static const struct {
   const char *word;
   double (*of) (const weft_plan *plan, uint32_t op);
-  gboolean largest; /* the largest of the ops instead of their sum */
+  gboolean largest; /* take the largest value of the ops instead of the sum */
 } sums[] = {
   { "count", one_op, FALSE },
   { "bytes", bytes_of, FALSE },
@@ -436,7 +437,8 @@ is_near (double answer, double value, double within)
   return fabs (answer - value) <= within * fabs (value) + 1e-12;
 }
 
-/* What a wrong answer has missed: the text of the mistake whose value it is, or the general one. */
+/* Sets *look to the hint for a wrong answer: the text of the mistake that leads to this value, or
+ * the general hint of the question. */
 static gboolean
 look_of (struct evaluator *e, const struct weft_lab_question *q, double answer, const char **look,
          GError **error)

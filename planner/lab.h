@@ -61,7 +61,7 @@ enum weft_lab_verdict { WEFT_LAB_NONE, WEFT_LAB_RIGHT, WEFT_LAB_WRONG };
 
 struct weft_lab_mark {
   enum weft_lab_verdict verdict;
-  const char *look; /* WEFT_LAB_WRONG: what to look at; owned by the lab */
+  const char *look; /* WEFT_LAB_WRONG: a hint; owned by the lab */
 };
 
 /* Checks the answers of a file. Returns a mark for each question, which the caller frees; NULL with

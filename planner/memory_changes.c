@@ -21,7 +21,7 @@ shard_optimizer (struct weft_job *job, unsigned variant)
   return TRUE;
 }
 
-/* Megatron-FSDP at a level of sharding above that of the job. */
+/* Changes the job to Megatron-FSDP with a sharding level above that of the job. */
 static gboolean
 use_fsdp (struct weft_job *job, enum weft_sharding level)
 {
@@ -41,7 +41,7 @@ shard_gradients (struct weft_job *job, unsigned variant)
   return variant == 0 && use_fsdp (job, WEFT_SHARD_GRADS);
 }
 
-/* Weights are then communicated in every microbatch. */
+/* Shards weights too, which are then communicated in every microbatch. */
 static gboolean
 shard_everything (struct weft_job *job, unsigned variant)
 {
@@ -75,7 +75,7 @@ parallelise_sequence (struct weft_job *job, unsigned variant)
          set_flag (&job->strategy.sequence_parallel, variant, TRUE);
 }
 
-/* In many small models, the logits are the largest activation. */
+/* Computes the head in chunks: in many small models, the logits are the largest activation. */
 static gboolean
 chunk_head (struct weft_job *job, unsigned variant)
 {
@@ -184,7 +184,7 @@ enlarge (struct weft_job *job, enum weft_axis axis, unsigned variant)
   return FALSE;
 }
 
-/* Forgets how layers are divided among stages, so that weft_space_settle() divides them again. */
+/* Resets the division of layers among stages, so that weft_space_settle() divides them again. */
 static void
 forget_division (struct weft_job *job)
 {

@@ -13,8 +13,7 @@ enum weft_change {
 
 struct weft_change_row {
   const char *name, *doc;
-  /* what the change does to the result of the training; NULL: it changes nothing but the order of
-   * sums */
+  /* effect of the change on the result of the training; NULL: it changes only the order of sums */
   const char *numerics;
   gboolean experts_only; /* TRUE: `numerics` holds for models with experts only */
   gboolean advised;      /* TRUE: the short advice of `weft memory` tries the change */
@@ -26,8 +25,8 @@ extern const struct weft_change_row weft_changes[WEFT_N_CHANGE];
  * Variants are numbered from 0; FALSE if there are no more. */
 gboolean weft_change_make (enum weft_change change, unsigned variant, struct weft_job *job);
 
-/* What a change does to the result of the training of this job; NULL: nothing but the order of
- * sums. */
+/* The effect of a change on the result of the training of this job; NULL: it changes only the order
+ * of sums. */
 const char *weft_change_numerics (enum weft_change change, const struct weft_job *job);
 
 /* The flags, as char *, that turn the job `from` into the job `to`, which a change made: with them

@@ -29,7 +29,7 @@ struct finder {
   GHashTable *caches; /* settings of a search space (GBytes) -> its weft_segment_cache */
   GHashTable *seen;   /* settings of all jobs so far (GBytes) */
   GArray *parents;    /* combinations of one change fewer that do not fit (struct combination) */
-  GArray *beyond;     /* the same for the current number of changes */
+  GArray *beyond;     /* combinations with the current number of changes that do not fit */
   GArray *open;       /* combinations that may fit (struct combination) */
   GArray *alone;      /* single changes that fit (struct combination) */
   const char *phase;
@@ -334,7 +334,7 @@ by_seconds (const void *a, const void *b)
   return (x->seconds > y->seconds) - (x->seconds < y->seconds);
 }
 
-/* Remembers the job that needs least memory of those that do not fit. */
+/* Stores the job that needs least memory among the jobs that do not fit. */
 static void
 note_closest (struct finder *f, const struct weft_memory_fix *fix)
 {

@@ -44,9 +44,9 @@ extern const char *const weft_nccl_size_names[];
 
 /* One row. A row that cannot be predicted has only `line` and `why`. */
 struct weft_nccl_row {
-  unsigned line;             /* of the file */
-  char *why;                 /* the reason why it is not predicted; NULL: it is */
-  const char *context;       /* the reason why it is not counted; NULL: it is */
+  unsigned line;             /* line of the file */
+  char *why;                 /* why the row is not predicted; NULL: it is predicted */
+  const char *context;       /* why the row is not counted; NULL: it is counted */
   char *fabric;
   struct weft_cluster cluster;
   union weft_stack stack;

@@ -1,7 +1,9 @@
 #include "planner/planner.h"
 #include "core/base/error.h"
+#include "core/job/collectives.h"
 #include "planner/bound.h"
 #include "planner/trials.h"
+#include "planner/workers.h"
 #include <math.h>
 #include <stdlib.h>
 
@@ -142,32 +144,78 @@ rank (struct searcher *s, struct weft_candidate *c, GError **error)
   return run_trials (s, &t, 1, error) && settle (s, c, &t, error);
 }
 
-/* Checks the rules of a candidate's job and computes the bound by FLOPs, without building a
- * program. */
-static void
-begin (struct searcher *s, struct weft_candidate *c)
+/* The bound by FLOPs of a candidate; negative if its job breaks a rule. */
+static double
+begin (const struct searcher *s, const struct weft_candidate *c)
 {
   struct weft_job job = weft_space_job (s->job, &c->choice);
 
-  c->fate = weft_job_check (&job, NULL) ? WEFT_FATE_PRUNED : WEFT_FATE_RULE;
-  c->flops = c->bound = c->fate == WEFT_FATE_PRUNED ? weft_bound_flops (&job) : 0;
+  return weft_job_check (&job, NULL) ? weft_bound_flops (&job) : -1;
 }
 
-/* Checks the rules of all candidates and computes the first lower bound of each. If `exhaustive` is
- * set, also computes the time of every candidate with the executor `clock`. */
+/* Number of candidates whose rules one task checks. */
+enum { SLICE = 2048 };
+
+static uint32_t
+slice_end (const struct searcher *s, uint32_t task)
+{
+  return MIN (s->n, (task + 1) * SLICE);
+}
+
+static void
+begin_slice (void *user, uint32_t task, void *result)
+{
+  const struct searcher *s = user;
+  double *flops = result;
+
+  for (uint32_t i = task * SLICE; i < slice_end (s, task); i++)
+    *flops++ = begin (s, &s->all[i]);
+}
+
+static void
+show_begun (void *user, uint32_t done, uint32_t of)
+{
+  progress (user, "checking rules", done * SLICE, of * SLICE);
+}
+
+/* Checks the rules of all candidates and computes the first lower bound of each, in several
+ * processes. A slice that was not finished keeps its candidates out of the search. */
+static gboolean
+check_rules (struct searcher *s, GError **error)
+{
+  uint32_t n = (s->n + SLICE - 1) / SLICE;
+  const struct weft_workers workers = { .n_tasks = n,
+                                        .n_workers = n > 1 ? s->options->n_workers : 1,
+                                        .result_bytes = SLICE * sizeof (double),
+                                        .run = begin_slice,
+                                        .user = s,
+                                        .progress = show_begun,
+                                        .progress_user = s };
+  g_autofree double *flops = g_new (double, (size_t) n * SLICE);
+  g_autofree gboolean *done = g_new0 (gboolean, n);
+
+  if (n > 0 && !weft_workers_run (&workers, flops, done, error))
+    return FALSE;
+  for (uint32_t i = 0; i < s->n; i++) {
+    struct weft_candidate *c = &s->all[i];
+    c->fate = !done[i / SLICE] ? WEFT_FATE_FAULT
+              : flops[i] < 0   ? WEFT_FATE_RULE
+                               : WEFT_FATE_PRUNED;
+    c->flops = c->bound = fmax (0, flops[i]);
+  }
+  return TRUE;
+}
+
+/* Checks rules and, if `exhaustive` is set, also computes the time of every candidate with the
+ * executor `clock`. */
 static gboolean
 begin_all (struct searcher *s, GError **error)
 {
-  gboolean ok = TRUE;
+  gboolean ok = stops (s) || check_rules (s, error);
 
-  for (uint32_t i = 0; ok && i < s->n && !stops (s); i++) {
-    struct weft_candidate *c = &s->all[i];
-    if (i % 256 == 0)
-      progress (s, "checking rules", i, s->n);
-    begin (s, c);
-    if (s->options->exhaustive && c->fate == WEFT_FATE_PRUNED)
-      ok = rank (s, c, error);
-  }
+  for (uint32_t i = 0; ok && s->options->exhaustive && i < s->n && !stops (s); i++)
+    if (s->all[i].fate == WEFT_FATE_PRUNED)
+      ok = rank (s, &s->all[i], error);
   return ok;
 }
 
@@ -201,6 +249,8 @@ approach (struct searcher *s, struct weft_candidate *c)
     look_at_passes (s, &job, c);
   else if (c->known == WEFT_PASSES)
     c->bound = fmax (c->bound, weft_bound_schedule (s->segments, &job));
+  else if (c->known == WEFT_SCHEDULE)
+    c->bound = fmax (c->bound, weft_bound_ends (s->segments, &job));
   else
     c->bound = fmax (c->bound, weft_bound_lanes (s->segments, &job));
   c->known++;
@@ -325,11 +375,11 @@ may_be_a_miss (const struct searcher *s, const struct weft_candidate *c)
  * depend on the machine, so that the numbers of candidates by fate do not either. */
 enum { MOST_AT_A_TIME = 4 };
 
-/* What is refined, and how far. */
+/* The candidates that are refined, and the limit of the refinement. */
 struct aim {
   GSequence *open;
   gboolean (*is_wanted) (const struct searcher *s, const struct weft_candidate *c);
-  enum weft_trial_depth depth; /* of candidates that have all bounds */
+  enum weft_trial_depth depth; /* depth of the trial of candidates that have all bounds */
   double limit;                /* candidates from this bound on are not refined, seconds */
   uint32_t most;               /* number of candidates with a report that end a round */
 };
@@ -590,9 +640,9 @@ anything_fits (struct searcher *s, gboolean *fits, GError **error)
 }
 
 static struct weft_candidate *
-candidates (const struct weft_job *job, uint32_t *n)
+candidates (const struct weft_job *job, const struct weft_space_ranges *ranges, uint32_t *n)
 {
-  g_autoptr (GArray) choices = weft_space_enumerate (job);
+  g_autoptr (GArray) choices = weft_space_enumerate_within (job, ranges);
   struct weft_candidate *all = g_new0 (struct weft_candidate, choices->len);
 
   for (guint i = 0; i < choices->len; i++)
@@ -613,7 +663,7 @@ searcher_of (const struct weft_job *job, const struct weft_search_options *optio
                         .last_clock = INFINITY,
                         .best_simulated = INFINITY };
 
-  s.all = candidates (job, &s.n);
+  s.all = candidates (job, options->ranges, &s.n);
   return s;
 }
 
@@ -729,6 +779,15 @@ search_all (struct searcher *s, double *gap, GError **error)
   return ok;
 }
 
+/* Refuses collectives that are data: their proof holds for one size of a group, and the bounds of
+ * the search are those of the library's algorithms. */
+static gboolean
+check_collectives (const struct weft_job *job, GError **error)
+{
+  return !weft_job_has_algorithms (job) ||
+         weft_bad_input (error, "collective_algorithm_files: found files, wanted none in a search");
+}
+
 weft_search *
 weft_search_run (const struct weft_job *job, const struct weft_search_options *options,
                  GError **error)
@@ -737,7 +796,7 @@ weft_search_run (const struct weft_job *job, const struct weft_search_options *o
   struct searcher s = searcher_of (job, options);
   double gap = 0;
   uint32_t enough = 0;
-  gboolean ok = search_all (&s, &gap, error);
+  gboolean ok = check_collectives (job, error) && search_all (&s, &gap, error);
   if (ok && options->near_miss && !isfinite (s.best_simulated) && !s.refused)
     ok = find_closest (&s, error) && find_enough (&s, &enough, error);
   weft_search *search = collect (&s);

@@ -4,9 +4,10 @@
  * always refines the candidate with the lowest lower bound of step time, in these steps:
  *
  *   bound     Computes a lower bound of the step time: from FLOPs, then from the sum over layers,
- *             then from a replay of the schedule, then from the lanes of communication (bound.h),
- *             then by the executor `clock` on a program without buffer addresses. A lower bound
- *             of bytes rules out most candidates that do not fit.
+ *             then from a replay of the schedule, then with the work before and after the passes,
+ *             then from the lanes of communication (bound.h), then by the executor `clock` on a
+ *             program without buffer addresses. A lower bound of bytes rules out most candidates
+ *             that do not fit.
  *   clock     Computes time with closed formulas, on the exact program and memory plan. The clock
  *             time never exceeds the simulated time, because `clock` has no contention.
  *   SimGrid   Simulates the `finalists` candidates with the lowest clock times, on proved plans.
@@ -31,7 +32,7 @@
 #include "core/report/report.h"
 #include "planner/space.h"
 
-/* X (constant, word, doc): what became of a candidate. */
+/* X (constant, word, doc): the outcome of the search for a candidate. */
 #define WEFT_FATE_LIST(X)                                                                          \
   X (WEFT_FATE_FAULT, "fault", "an internal check (core/base/invariant.h) rejected it: a bug")     \
   X (WEFT_FATE_RULE, "breaks a rule", "a rule refuses its job")                                    \
@@ -51,9 +52,9 @@ struct weft_candidate {
   uint64_t bytes;
   /* seconds: lower bound by FLOPs, best lower bound so far, and clock time; 0 if not computed */
   double flops, bound, clock;
-  /* which bound `bound` is */
-  enum { WEFT_FLOPS, WEFT_PASSES, WEFT_SCHEDULE, WEFT_LANES, WEFT_PROGRAM } known;
-  double seconds;      /* simulated step time, seconds */
+  /* kind of the bound in `bound` */
+  enum { WEFT_FLOPS, WEFT_PASSES, WEFT_SCHEDULE, WEFT_ENDS, WEFT_LANES, WEFT_PROGRAM } known;
+  double seconds; /* simulated step time, seconds */
   /* TRUE: no candidate fits in memory, and the `bytes` of this candidate were measured on its
    * plan */
   gboolean weighed;
@@ -95,12 +96,12 @@ typedef struct weft_search {
   GError *fault;
 } weft_search;
 
-/* What a search reports while it runs. */
+/* A progress report of a search. */
 struct weft_search_progress {
   const char *phase;
   /* number of work units done in this phase and their total; `of` is 0 if the total is not known */
   uint32_t done, of;
-  uint32_t steps;       /* number of bounds, clock times and simulations computed so far */
+  uint32_t steps; /* number of bounds, clock times and simulations computed so far */
   /* best simulated step time; before the first simulation, the best clock time; INFINITY: none
    * yet */
   double best;
@@ -111,11 +112,12 @@ struct weft_search_progress {
 #define WEFT_SEARCH_HEADROOM 0.05
 
 struct weft_search_options {
-  uint32_t finalists; /* number of candidates to simulate; 0 means 10 */
+  const struct weft_space_ranges *ranges; /* values to which axes are limited; NULL: no limits */
+  uint32_t finalists;                     /* number of candidates to simulate; 0 means 10 */
   /* predict steps that are captured and launched as one CUDA graph; a candidate whose step cannot
    * be captured breaks a rule */
   gboolean graph;
-  gboolean near_miss;  /* also set `miss`, `closest` and `enough_gpus` in the result */
+  gboolean near_miss; /* also set `miss`, `closest` and `enough_gpus` in the result */
   /* compute all clock times before other bounds; the result is the same, but takes far more time.
    * For tests */
   gboolean exhaustive;

@@ -1,4 +1,5 @@
 #include "planner/segments.h"
+#include "core/job/pipeline.h"
 #include "planner/shorten.h"
 #include <math.h>
 #include <string.h>
@@ -7,11 +8,14 @@
 
 /* The settings that change the kernels of a layer. */
 struct key {
-  int64_t tensor, sequence, context, expert_tensor, expert, micro_batch, recompute;
+  int64_t tensor, sequence, tensor_overlap, context, expert_tensor, expert, replicate, micro_batch;
+  int64_t precision, recompute, modules, splits;
 };
 
 struct weft_segment_cache {
-  GHashTable *known; /* struct key -> struct weft_segments */
+  GHashTable *known;   /* struct key -> struct weft_segments */
+  GHashTable *flights; /* struct weft_grid_spec -> struct weft_flights, or NULL */
+  GHashTable *ends;    /* union weft_strategy -> struct weft_ends */
   weft_placements *placements;
   uint32_t n_plans; /* number of calls of weft_segment_cache_plan() */
 };
@@ -33,6 +37,40 @@ equal (gconstpointer a, gconstpointer b)
   return memcmp (a, b, sizeof (struct key)) == 0;
 }
 
+static guint
+hash_strategy (gconstpointer strategy)
+{
+  const union weft_strategy *s = strategy;
+  guint sum = 0;
+
+  for (unsigned i = 0; i < WEFT_N_KNOB; i++)
+    sum = sum * 31 + (guint) s->at[i].i;
+  return sum;
+}
+
+static gboolean
+equal_strategies (gconstpointer a, gconstpointer b)
+{
+  return memcmp (a, b, sizeof (union weft_strategy)) == 0;
+}
+
+static guint
+hash_spec (gconstpointer spec)
+{
+  const uint32_t *at = spec;
+  guint sum = 0;
+
+  for (size_t i = 0; i < sizeof (struct weft_grid_spec) / sizeof *at; i++)
+    sum = sum * 31 + at[i];
+  return sum;
+}
+
+static gboolean
+equal_specs (gconstpointer a, gconstpointer b)
+{
+  return memcmp (a, b, sizeof (struct weft_grid_spec)) == 0;
+}
+
 void
 weft_segments_free (struct weft_segments *known)
 {
@@ -48,6 +86,10 @@ weft_segment_cache_new (void)
 
   cache->placements = weft_placements_new ();
   cache->known = g_hash_table_new_full (hash, equal, g_free, (GDestroyNotify) weft_segments_free);
+  cache->flights =
+      g_hash_table_new_full (hash_spec, equal_specs, g_free, (GDestroyNotify) weft_flights_free);
+  cache->ends = g_hash_table_new_full (hash_strategy, equal_strategies, g_free,
+                                       (GDestroyNotify) weft_ends_free);
   return cache;
 }
 
@@ -55,6 +97,8 @@ void
 weft_segment_cache_free (weft_segment_cache *cache)
 {
   g_hash_table_unref (cache->known);
+  g_hash_table_unref (cache->flights);
+  g_hash_table_unref (cache->ends);
   weft_placements_free (cache->placements);
   g_free (cache);
 }
@@ -68,7 +112,7 @@ weft_segment_cache_placements (weft_segment_cache *cache)
 uint32_t
 weft_segment_cache_plans (const weft_segment_cache *cache)
 {
-  return g_hash_table_size (cache->known) + cache->n_plans;
+  return g_hash_table_size (cache->known) + g_hash_table_size (cache->ends) + cache->n_plans;
 }
 
 weft_plan *
@@ -76,6 +120,33 @@ weft_segment_cache_plan (weft_segment_cache *cache, const struct weft_job *job)
 {
   cache->n_plans++;
   return weft_plan_new_draft (job, WEFT_PLAN_PRICED, cache->placements, NULL);
+}
+
+const struct weft_flights *
+weft_segment_cache_flights (weft_segment_cache *cache, const struct weft_grid_spec *spec)
+{
+  gpointer known;
+
+  if (g_hash_table_lookup_extended (cache->flights, spec, NULL, &known))
+    return known;
+  struct weft_flights *flights = weft_flights_new (spec);
+  g_hash_table_insert (cache->flights, g_memdup2 (spec, sizeof *spec), flights);
+  return flights;
+}
+
+const struct weft_ends *
+weft_segment_cache_ends (weft_segment_cache *cache, const struct weft_job *job)
+{
+  struct weft_job one;
+
+  if (!weft_ends_job (job, &one))
+    return NULL;
+  struct weft_ends *ends = g_hash_table_lookup (cache->ends, &one.strategy);
+  if (!ends) {
+    ends = weft_ends_measure (&one, cache->placements);
+    g_hash_table_insert (cache->ends, g_memdup2 (&one.strategy, sizeof one.strategy), ends);
+  }
+  return ends->n > 0 ? ends : NULL;
 }
 
 /* The segment of an op. Layer l is segment l + 1; an op without a layer belongs to the first
@@ -88,13 +159,19 @@ segment_of (const struct weft_segments *known, uint16_t layer, gboolean layers_s
   return layers_seen ? known->n - 1 : 0;
 }
 
+/* Whether an op belongs to a pass. Weight gradients outside a cell of their own
+ * (delay_wgrad_compute) belong to no pass. */
 static gboolean
 is_of (const struct weft_op *row, int pass)
 {
-  return row->micro != WEFT_NO_MICRO &&
-         (pass == WEFT_SEGMENT_FORWARD
-              ? row->phase == WEFT_PHASE_FORWARD
-              : row->phase == WEFT_PHASE_BACKWARD || row->phase == WEFT_PHASE_RECOMPUTE);
+  static const uint32_t phases[WEFT_N_SEGMENT_PASS] = {
+    [WEFT_SEGMENT_FORWARD] = 1u << WEFT_PHASE_FORWARD,
+    [WEFT_SEGMENT_BACKWARD] =
+        1u << WEFT_PHASE_BACKWARD | 1u << WEFT_PHASE_INPUT_GRAD | 1u << WEFT_PHASE_RECOMPUTE,
+    [WEFT_SEGMENT_WEIGHT] = 1u << WEFT_PHASE_WEIGHT_GRAD,
+  };
+
+  return row->micro != WEFT_NO_MICRO && (phases[pass] >> row->phase & 1);
 }
 
 /* ----------------------------------------------------------------------------- time */
@@ -176,6 +253,7 @@ measure_way (const weft_program *p, const double *seconds, int pass, uint32_t fr
 {
   g_autofree double *end = g_new (double, to - from + 1);
   double lane_end[WEFT_N_LANE], last = 0;
+  gboolean again = TRUE; /* no kernel but recompute has begun */
 
   if (from == to)
     return;
@@ -188,6 +266,11 @@ measure_way (const weft_program *p, const double *seconds, int pass, uint32_t fr
       continue;
     *at = begin_of (p, op, from, end, *at);
     double begin = *at;
+    if (pass == WEFT_SEGMENT_BACKWARD && again && p->op[op].lane == WEFT_LANE_GPU &&
+        p->op[op].phase != WEFT_PHASE_RECOMPUTE) {
+      segment->early = begin;
+      again = FALSE;
+    }
     *at += duration (p, op, seconds[op], pass);
     end[op - from] = *at;
     if (p->op[op].lane == WEFT_LANE_GPU && is_of (&p->op[op], pass))
@@ -200,11 +283,13 @@ measure_way (const weft_program *p, const double *seconds, int pass, uint32_t fr
 }
 
 static gboolean
-measure_ways (const weft_program *p, const double *seconds, struct weft_segments *known)
+measure_ways (const weft_program *p, const double *seconds, gboolean splits,
+              struct weft_segments *known)
 {
   g_autofree uint32_t *start = g_new (uint32_t, known->n + 1);
+  const int n_pass = splits ? WEFT_N_SEGMENT_PASS : WEFT_SEGMENT_WEIGHT;
 
-  for (int pass = 0; pass < WEFT_N_SEGMENT_PASS; pass++) {
+  for (int pass = 0; pass < n_pass; pass++) {
     if (!find_starts (p, known, pass, start))
       return FALSE;
     for (uint32_t i = 0; i < known->n; i++)
@@ -216,13 +301,13 @@ measure_ways (const weft_program *p, const double *seconds, struct weft_segments
 
 /* ---------------------------------------------------------------------------- bytes */
 
+/* Whether a buffer holds activations that the pass `from` creates and the pass `to` uses last. */
 static gboolean
-is_kept (const weft_program *p, const struct weft_buf *b)
+is_kept (const weft_program *p, const struct weft_buf *b, int from, int to)
 {
   return b->base == WEFT_NO_BUF && !b->permanent && b->kind == WEFT_BUF_ACTIVATIONS &&
          b->pool == WEFT_POOL_DEVICE && b->micro != WEFT_NO_MICRO && b->first != WEFT_NO_OP &&
-         is_of (&p->op[b->first], WEFT_SEGMENT_FORWARD) &&
-         is_of (&p->op[b->last], WEFT_SEGMENT_BACKWARD);
+         is_of (&p->op[b->first], from) && is_of (&p->op[b->last], to);
 }
 
 /* Adds up the activations that each segment keeps. The output of a layer that the next layer keeps
@@ -233,12 +318,17 @@ measure_kept (const weft_program *p, struct weft_segments *known)
 {
   for (uint32_t i = 0; i < p->n_buf; i++) {
     const struct weft_buf *b = &p->buf[i];
-    if (!is_kept (p, b) || p->op[b->first].layer == WEFT_NO_LAYER)
+    if (b->first == WEFT_NO_OP || p->op[b->first].layer == WEFT_NO_LAYER)
       continue;
-    struct weft_segment_cost *segment =
-        &known->segment[segment_of (known, p->op[b->first].layer, TRUE)];
+    struct weft_segment_cost *at = &known->segment[segment_of (known, p->op[b->first].layer, TRUE)];
     gboolean own = p->op[b->last].layer == p->op[b->first].layer;
-    *(own ? &segment->own : &segment->handed) += (double) b->bytes;
+    double bytes = (double) b->bytes;
+    if (is_kept (p, b, WEFT_SEGMENT_FORWARD, WEFT_SEGMENT_BACKWARD))
+      *(own ? &at->own[WEFT_LIFE_BACKWARD] : &at->handed[WEFT_LIFE_BACKWARD]) += bytes;
+    else if (is_kept (p, b, WEFT_SEGMENT_FORWARD, WEFT_SEGMENT_WEIGHT))
+      *(own ? &at->own[WEFT_LIFE_WEIGHT] : &at->handed[WEFT_LIFE_WEIGHT]) += bytes;
+    else if (is_kept (p, b, WEFT_SEGMENT_BACKWARD, WEFT_SEGMENT_WEIGHT))
+      *(own ? &at->late : &at->late_handed) += bytes;
   }
 }
 
@@ -294,7 +384,8 @@ measure_state (const struct weft_job *job, const weft_program *p, struct weft_se
 /* ---------------------------------------------------------------------- one stage */
 
 /* The job with one microbatch and one stage. Unless the job uses PyTorch's wrappers, also without
- * data-parallel sharding. */
+ * data-parallel sharding. All schedules that split the backward pass have the same kernels in a
+ * cell; ZB-H1 is one of those that exist for one stage. Activations stay on the GPU. */
 static struct weft_job
 one_microbatch (const struct weft_job *job)
 {
@@ -305,6 +396,10 @@ one_microbatch (const struct weft_job *job)
     if (weft_knob_traits[i].of_stages ||
         (weft_knob_traits[i].of_replicas && !weft_job_is_torch (job)))
       one.strategy.at[i] = defaults->at[i];
+  if (weft_job_splits_backward (job))
+    one.strategy.pipeline_schedule = WEFT_SCHEDULE_ZB_H1;
+  one.strategy.cpu_offloading = FALSE;
+  one.strategy.cpu_offloading_num_layers = 0;
   return weft_shorten_to (&one, 1);
 }
 
@@ -385,7 +480,7 @@ measure_plan (const struct weft_job *job, struct weft_segments *known)
   known->n = (uint32_t) job->model.num_layers + 2;
   known->segment = g_new0 (struct weft_segment_cost, known->n);
   drop_conversions (known->plan);
-  if (!measure_ways (p, known->plan->seconds[0], known)) {
+  if (!measure_ways (p, known->plan->seconds[0], weft_job_splits_backward (job), known)) {
     known->n = 0;
     return;
   }
@@ -450,11 +545,18 @@ weft_segment_cache_get (weft_segment_cache *cache, const struct weft_job *job)
   const union weft_strategy *k = &job->strategy;
   const struct key key = { .tensor = k->tensor_model_parallel_size,
                            .sequence = k->sequence_parallel,
+                           .tensor_overlap = k->tp_comm_overlap,
                            .context = k->context_parallel_size,
                            .expert_tensor = weft_job_expert_tp (job),
                            .expert = k->expert_model_parallel_size,
+                           .replicate = k->dp_replicate_size,
                            .micro_batch = job->train.micro_batch_size,
-                           .recompute = k->recompute_granularity };
+                           .precision = job->train.precision,
+                           .recompute = k->recompute_granularity,
+                           .modules = k->recompute_granularity == WEFT_RECOMPUTE_SELECTIVE
+                                          ? k->recompute_modules
+                                          : 0,
+                           .splits = weft_job_splits_backward (job) };
   struct weft_segments *known = g_hash_table_lookup (cache->known, &key);
 
   if (known)

@@ -11,13 +11,27 @@
  * copies or sums of gradients) and the collectives of tensor, context and expert parallel ranks,
  * priced without contention.
  *
+ * If the schedule splits the backward pass, its input gradients and its weight gradients are two
+ * passes, because cells of the schedule run them apart (WEFT_SEGMENT_BACKWARD,
+ * WEFT_SEGMENT_WEIGHT). Otherwise the weight gradients belong to WEFT_SEGMENT_BACKWARD, and the
+ * third pass is empty.
+ *
  * Layers of one kind with neighbours of the same kinds have equal segments. Segments are therefore
  * measured on a model with few layers, which has all kinds of the model's layers: 3 of the 126 of
  * Llama 3.1 405B. */
 #pragma once
-#include "core/plan/plan.h"
+#include "planner/ends.h"
+#include "planner/flights.h"
 
-enum weft_segment_pass { WEFT_SEGMENT_FORWARD, WEFT_SEGMENT_BACKWARD, WEFT_N_SEGMENT_PASS };
+enum weft_segment_pass {
+  WEFT_SEGMENT_FORWARD,
+  WEFT_SEGMENT_BACKWARD,
+  WEFT_SEGMENT_WEIGHT, /* weight gradients of a schedule that splits the backward pass */
+  WEFT_N_SEGMENT_PASS
+};
+/* Until when activations exist: until the backward pass has run, or until the weight gradients have
+ * been computed in a cell of their own. */
+enum weft_segment_life { WEFT_LIFE_BACKWARD, WEFT_LIFE_WEIGHT, WEFT_N_LIFE };
 /* Families of weights, which are sharded separately. */
 enum weft_segment_family { WEFT_FAMILY_DENSE, WEFT_FAMILY_EXPERT, WEFT_N_FAMILY };
 enum weft_segment_state {
@@ -37,8 +51,15 @@ struct weft_segment_cost {
   /* seconds from the begin of the last kernel (from its end if it is a matrix product) to the end
    * of the interval `way` */
   double last[WEFT_N_SEGMENT_PASS];
-  double own, handed; /* bytes of activations kept for the backward pass of this segment; bytes kept
-                         for the backward pass of the next segment */
+  /* seconds from the first kernel of the backward pass to the first that is not recompute:
+   * recompute at the begin of a cell needs no gradient of the next stage */
+  double early;
+  /* bytes of activations kept for the backward pass of this segment; bytes kept for the backward
+   * pass of the next segment */
+  double own[WEFT_N_LIFE], handed[WEFT_N_LIFE];
+  /* bytes that the input gradients of this segment leave for its own weight gradients, and for
+   * those of the previous segment */
+  double late, late_handed;
   /* bytes of state before data-parallel sharding; 0 under PyTorch */
   double state[WEFT_N_FAMILY][WEFT_N_STATE];
 };
@@ -68,10 +89,19 @@ weft_placements *weft_segment_cache_placements (weft_segment_cache *cache);
  * The caller frees the plan. */
 weft_plan *weft_segment_cache_plan (weft_segment_cache *cache, const struct weft_job *job);
 
-/* The number of plans that were built to measure segments, and by weft_segment_cache_plan(). */
+/* Returns weft_flights_new (spec), which may be NULL. The cache owns the result. */
+const struct weft_flights *
+weft_segment_cache_flights (weft_segment_cache *cache, const struct weft_grid_spec *spec);
+
+/* The ends of a job's step; NULL: they could not be measured. The cache owns the result. */
+const struct weft_ends *
+weft_segment_cache_ends (weft_segment_cache *cache, const struct weft_job *job);
+
+/* The number of plans that were built to measure segments and ends, and by
+ * weft_segment_cache_plan(). */
 uint32_t weft_segment_cache_plans (const weft_segment_cache *cache);
 
 /* The segments (times and bytes of each layer) of a job that satisfies the rules and recomputes all
  * layers or none. The first call for a key measures the segments. The cache owns the result. */
-const struct weft_segments *weft_segment_cache_get (weft_segment_cache *cache,
-                                                    const struct weft_job *job);
+const struct weft_segments *
+weft_segment_cache_get (weft_segment_cache *cache, const struct weft_job *job);

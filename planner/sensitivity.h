@@ -19,7 +19,7 @@ enum weft_sensitivity_kind { WEFT_SENSITIVITY_LIST (WEFT_WORD_ID) WEFT_N_SENSITI
 struct weft_sensitivity {
   const char *word, *doc;
   double down, up;              /* the quantity with less and with more, divided by its value */
-  struct weft_summary less, more; /* predictions of both */
+  struct weft_summary less, more; /* predictions with less and with more */
   double step, rate;            /* elasticity of step time and of tokens/s; NaN: refused */
 };
 

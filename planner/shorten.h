@@ -18,8 +18,8 @@ struct weft_shortened {
  * rule. */
 struct weft_job weft_shorten_to (const struct weft_job *job, int64_t microbatches);
 
-/* Makes the job with as few microbatches as show what each microbatch needs: one group, at least
- * two. */
+/* Makes the job with the fewest microbatches from which the needs of each microbatch can be
+ * computed: one group, at least two microbatches. */
 struct weft_job weft_shorten_most (const struct weft_job *job);
 
 /* Chooses the short steps from which a job's step is extrapolated. */

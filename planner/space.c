@@ -1,6 +1,7 @@
 /* The values of each axis that are worth trying. An axis is one row of axes.def. If the user set
  * the axis, the only value is the user's. */
 #include "planner/space.h"
+#include "core/base/error.h"
 #include "core/base/invariant.h"
 #include "core/cluster/fabric.h"
 #include "core/job/pipeline.h"
@@ -254,6 +255,12 @@ unless_chunks (const struct weft_job *job, int64_t out[MOST_VALUES])
 
 /* ------------------------------------------------------------------------- the step */
 
+static uint32_t
+as_given_precision (const struct weft_job *job, int64_t out[MOST_VALUES])
+{
+  return only (job->train.precision, out);
+}
+
 /* Number of data-parallel replicas; 1 if there are too few GPUs, which a rule will report. */
 static int64_t
 replicas (const struct weft_job *job)
@@ -490,39 +497,110 @@ unpack (int32_t value)
   return value == WEFT_CHOICE_NONE ? WEFT_NONE : value;
 }
 
-/* Lists all choices of the axes from number `depth` on. `job` has the values of the earlier axes. A
- * value outside the range of its setting is left out. */
+/* The job whose choices are listed, with the values of the axes so far. */
+struct listing {
+  struct weft_job job;
+  const struct weft_space_ranges *ranges; /* NULL: no limits */
+  struct weft_choice choice;
+  GArray *out;
+};
+
+static uint32_t
+values_of (const struct listing *l, size_t depth, int64_t values[MOST_VALUES])
+{
+  const struct axis *axis = &axes[depth];
+  const struct weft_space_range *range = l->ranges ? &l->ranges->of[depth] : NULL;
+
+  if (range && range->n > 0) {
+    memcpy (values, range->value, range->n * sizeof *values);
+    return range->n;
+  }
+  struct weft_job *job = (struct weft_job *) &l->job;
+  return is_fixed (job, axis) ? only (setting (job, axis)->i, values) : axis->values (job, values);
+}
+
+/* Lists all choices of the axes from number `depth` on. A value outside the range of its setting is
+ * left out. */
 static void
-enumerate (struct weft_job *job, struct weft_choice *choice, size_t depth, GArray *out)
+enumerate (struct listing *l, size_t depth)
 {
   int64_t values[MOST_VALUES];
 
   if (depth == WEFT_N_AXIS) {
-    g_array_append_val (out, *choice);
+    g_array_append_val (l->out, l->choice);
     return;
   }
-  const struct axis *axis = &axes[depth];
-  union weft_value *at = setting (job, axis), before = *at;
-  uint32_t n = is_fixed (job, axis) ? only (before.i, values) : axis->values (job, values);
+  union weft_value *at = setting (&l->job, &axes[depth]), before = *at;
+  uint32_t n = values_of (l, depth, values);
   for (uint32_t i = 0; i < n; i++) {
     at->i = values[i];
-    if (!weft_field_holds (field_of (axis), *at))
+    if (!weft_field_holds (field_of (&axes[depth]), *at))
       continue;
-    choice->value[depth] = pack (values[i]);
-    enumerate (job, choice, depth + 1, out);
+    l->choice.value[depth] = pack (values[i]);
+    enumerate (l, depth + 1);
   }
   *at = before;
 }
 
 GArray *
+weft_space_enumerate_within (const struct weft_job *job, const struct weft_space_ranges *ranges)
+{
+  struct listing l = { .job = *job,
+                       .ranges = ranges,
+                       .out = g_array_new (FALSE, TRUE, sizeof (struct weft_choice)) };
+
+  enumerate (&l, 0);
+  return l.out;
+}
+
+GArray *
 weft_space_enumerate (const struct weft_job *job)
 {
-  GArray *out = g_array_new (FALSE, TRUE, sizeof (struct weft_choice));
-  struct weft_job open = *job;
-  struct weft_choice choice;
+  return weft_space_enumerate_within (job, NULL);
+}
 
-  enumerate (&open, &choice, 0, out);
-  return out;
+/* The number of the axis with the name `key`; WEFT_N_AXIS: there is none. */
+static unsigned
+axis_named (const char *key)
+{
+  unsigned i = 0;
+
+  while (i < WEFT_N_AXIS && strcmp (key, field_of (&axes[i])->name) != 0)
+    i++;
+  return i;
+}
+
+gboolean
+weft_space_lists (const char *key)
+{
+  unsigned axis = axis_named (key);
+
+  return axis < WEFT_N_AXIS && field_of (&axes[axis])->type != WEFT_TYPE_TEXT;
+}
+
+gboolean
+weft_space_limit (struct weft_space_ranges *ranges, const char *key, const char *text,
+                  GError **error)
+{
+  unsigned axis = axis_named (key);
+
+  if (axis == WEFT_N_AXIS)
+    return weft_bad_input (error,
+                           "%s: found a list of values, wanted one value: weft plan does "
+                           "not search this setting",
+                           key);
+  struct weft_space_range *range = &ranges->of[axis];
+  g_auto (GStrv) word = g_strsplit (text, ",", -1);
+  *range = (struct weft_space_range){ 0 };
+  for (unsigned i = 0; word[i]; i++) {
+    union weft_value value;
+    if (range->n == WEFT_SPACE_VALUES)
+      return weft_bad_input (error, "%s: found more than %d values", key, WEFT_SPACE_VALUES);
+    if (!weft_field_parse (field_of (&axes[axis]), g_strstrip (word[i]), &value, error))
+      return FALSE;
+    range->value[range->n++] = value.i;
+  }
+  return TRUE;
 }
 
 struct weft_job
@@ -532,6 +610,9 @@ weft_space_job (const struct weft_job *job, const struct weft_choice *choice)
 
   for (unsigned i = 0; i < WEFT_N_AXIS; i++)
     setting (&chosen, &axes[i])->i = unpack (choice->value[i]);
+  /* weft_job_derive() chooses the precision of a job in which it is not set */
+  if (chosen.train.precision != job->train.precision)
+    chosen.train_set[WEFT_TRAIN_precision] = TRUE;
   weft_job_derive (&chosen);
   return chosen;
 }
@@ -597,10 +678,8 @@ weft_space_close (struct weft_job *job)
 gboolean
 weft_space_varies (const char *key)
 {
-  if (strcmp (key, WEFT_LAYERS_PER_CHUNK) == 0)
-    return TRUE;
-  for (unsigned i = 0; i < WEFT_N_AXIS; i++)
-    if (strcmp (key, field_of (&axes[i])->name) == 0)
-      return TRUE;
-  return FALSE;
+  unsigned axis = axis_named (key);
+
+  return strcmp (key, WEFT_LAYERS_PER_CHUNK) == 0 ||
+         (axis < WEFT_N_AXIS && axes[axis].values != as_given_precision);
 }

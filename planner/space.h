@@ -17,8 +17,31 @@ struct weft_choice {
   int32_t value[WEFT_N_AXIS];
 };
 
+/* Values to which the user limits axes, such as tensor_model_parallel_size to 4 and 8. */
+#define WEFT_SPACE_VALUES 64
+struct weft_space_range {
+  uint32_t n; /* number of values; 0: the axis is not limited */
+  int64_t value[WEFT_SPACE_VALUES];
+};
+struct weft_space_ranges {
+  struct weft_space_range of[WEFT_N_AXIS];
+};
+
+/* Limits the axis with the name `key` to the values in `text`, which are separated by commas. FALSE
+ * with an error if there is no such axis, or a value is not one of its setting. */
+gboolean weft_space_limit (struct weft_space_ranges *ranges, const char *key, const char *text,
+                           GError **error);
+
+/* Whether a list of values may be given for a key: it is an axis whose values contain no commas. */
+gboolean weft_space_lists (const char *key);
+
 /* Lists all choices around a job, as an array of struct weft_choice that the caller frees. Settings
- * that are marked in the job's knob_set and train_set keep their values. Rules are not checked. */
+ * that are marked in the job's knob_set and train_set keep their values. Axes that are limited take
+ * exactly these values; `ranges` may be NULL. Rules are not checked. */
+GArray *
+weft_space_enumerate_within (const struct weft_job *job, const struct weft_space_ranges *ranges);
+
+/* Like weft_space_enumerate_within(), without limits. */
 GArray *weft_space_enumerate (const struct weft_job *job);
 
 /* The job with the settings of a choice. */
@@ -26,7 +49,6 @@ struct weft_job weft_space_job (const struct weft_job *job, const struct weft_ch
 
 /* Lists the values of an axis that are worth trying for a job, whether or not the user set the
  * axis. Returns their number, at most WEFT_SPACE_VALUES. */
-#define WEFT_SPACE_VALUES 64
 uint32_t weft_space_values (const struct weft_job *job, enum weft_axis axis,
                             int64_t values[WEFT_SPACE_VALUES]);
 
@@ -47,5 +69,6 @@ void weft_space_forget (struct weft_job *job);
 /* Marks all axes as set by the user, so that the job has one choice: its own values. */
 void weft_space_close (struct weft_job *job);
 
-/* Whether the setting of a key is an axis, such as "recompute_method". */
+/* Whether the search chooses the setting of a key, such as "recompute_method". FALSE for axes whose
+ * only value is the job's own. */
 gboolean weft_space_varies (const char *key);

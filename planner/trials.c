@@ -13,7 +13,7 @@ struct run {
   const struct weft_trials *how;
   struct weft_trial *trial;
   struct weft_shortened shortened;
-  double seconds[2], bytes[2], least[2]; /* of the short steps */
+  double seconds[2], bytes[2], least[2]; /* figures of the two short steps */
   weft_report *of[2];                    /* reports of the simulated short steps */
 };
 
@@ -61,17 +61,17 @@ simulate_step (struct run *x, const weft_plan *plan)
   return report;
 }
 
-/* Whether one plan serves for the clock time and for the simulation of a step. For software without
- * an arena, only a plan that may be executed gives buffers addresses, and the clock time is that
- * without addresses. */
+/* Whether the clock time and the simulation of a step use one plan. They do not for software
+ * without an arena, where the clock time is computed without buffer addresses, and the simulation
+ * needs a plan with addresses. */
 static gboolean
 shares_plans (const struct run *x)
 {
   return x->trial->depth == WEFT_TRIAL_SIMULATED && !x->trial->job.stack.live_memory;
 }
 
-/* Whether a simulation is wanted, as far as the memory of short step i tells: a long step needs at
- * least as many bytes as a short one. */
+/* Whether a simulation is wanted by the memory of short step i. If this step does not fit, the long
+ * step does not fit either, because it needs at least as many bytes. */
 static gboolean
 may_fit (const struct run *x, uint32_t i)
 {
@@ -169,7 +169,7 @@ enum { MOST_LABEL = 512, MOST_CAUSES = 64 };
  * for each role the struct, the name of the op at the peak, and the causes of stalls. */
 struct result {
   gboolean refused, failed;
-  int code; /* of the error */
+  int code; /* code of the error */
   char message[2048];
   double seconds, bytes, least;
   uint32_t plans[WEFT_PLAN_PROVED + 1];

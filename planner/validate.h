@@ -39,7 +39,7 @@ struct weft_validate_row {
   /* Only for a row that was predicted: */
   struct weft_traits traits;
   char *sweep;         /* a text that names model, sequence and GPU (sweeps.h) */
-  double sequences;   /* of a step */
+  double sequences;   /* sequences of a step */
   uint32_t strategy;  /* a hash of the strategy: the knobs, the micro batch and the precision */
 };
 

@@ -2,6 +2,7 @@
 #include "planner/workers.h"
 #include "core/base/error.h"
 #include <errno.h>
+#include <malloc.h>
 #include <stdatomic.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -18,8 +19,8 @@ struct shared {
 struct running {
   const struct weft_workers *tasks;
   struct shared *shared;
-  char *results;   /* results of the tasks, in the shared memory */
-  size_t bytes;    /* size of the shared memory */
+  char *results; /* results of the tasks, in the shared memory */
+  size_t bytes;  /* size of the shared memory */
   uint32_t n;
   pid_t *pid;
   int finished[2]; /* a pipe into which a worker writes one byte for each finished task */
@@ -45,6 +46,17 @@ work (struct running *w)
   }
 }
 
+/* Lets the allocator keep freed memory, up to this many bytes at the end of the heap: tasks
+ * allocate and free large arrays, and new pages cost more than the arrays. */
+#define KEPT_BYTES (1 << 30)
+
+static void
+keep_memory (void)
+{
+  mallopt (M_MMAP_THRESHOLD, KEPT_BYTES);
+  mallopt (M_TRIM_THRESHOLD, KEPT_BYTES);
+}
+
 /* Starts the worker processes. The children end with _exit(), so that they do not write the
  * contents of the parent's output buffers a second time. */
 static void
@@ -56,6 +68,7 @@ start (struct running *w, uint32_t n)
       return;
     if (w->pid[w->n] == 0) {
       close (w->finished[0]);
+      keep_memory ();
       work (w);
       _exit (0);
     }

@@ -1,8 +1,8 @@
 """Build backend of the wheel: setuptools, after CMake has built and installed the library.
 
-The wheel is made in a temporary folder with the package, and under weft/prefix/ the library, its
-header and the bundled data.  So nothing is written to the checkout but its build folder.  The wheel
-holds no code for one version of Python: it fits every Python 3 on machines like this one.
+The wheel contains the package, and under weft/prefix/ the library, its header and the bundled data.
+It is made in a temporary folder, so only the build folder of the checkout is written.  No code
+depends on the version of Python: the wheel fits every Python 3 on the same kind of machine.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def _run(*words: str | Path) -> None:
 
 
 def _write_version(prefix: Path) -> None:
-    """The version that CMakeLists.txt declares, where pyproject.toml reads it."""
+    """Returns the version that CMakeLists.txt declares; pyproject.toml takes it from here."""
     declared = re.search(r"project\(weft VERSION ([0-9.]+)", (ROOT / "CMakeLists.txt").read_text())
     if not declared:
         raise SystemExit("CMakeLists.txt: found no project(weft VERSION ...)")
@@ -44,7 +44,7 @@ def _install_library(prefix: Path) -> None:
         _run("cmake", "-S", ROOT, "-B", BUILD, "-G", "Ninja")
     _run("cmake", "--build", BUILD, "--target", "weft_shared", "weft_bridge")
     _run("cmake", "--install", BUILD, "--prefix", prefix, "--component", "library")
-    # A wheel holds no links: the library is stored under the name that programs load.
+    # A wheel cannot contain links: each link to the library is replaced by the file or removed.
     for link in [path for path in prefix.rglob("*.so*") if path.is_symlink()]:
         target = link.resolve()
         link.unlink()

@@ -32,9 +32,9 @@ struct source {
   uint64_t (*row_at) (const struct weft_hf_piece *piece, uint64_t row);
   gboolean (*read) (const struct source *from, uint64_t first, uint64_t n, float *out,
                     GError **error);
-  const weft_safetensors *file; /* on import */
+  const weft_safetensors *file; /* import: the file that is read */
   const struct weft_tensor *theirs;
-  weft_state *state;             /* on export */
+  weft_state *state;             /* export: the state that is written */
   /* on export by several processes: the blocks of all processes are merged in the process of rank
    * 0; else NULL */
   struct weft_rendezvous *peers;

@@ -268,7 +268,7 @@ weft_processes_abort (struct weft_rendezvous *peers, GError **error)
 
 /* ------------------------------------------------------------------------- steps */
 
-/* What a process reports after a step. A process that has nothing to report sends no message. */
+/* The report of a process after a step. A process that has nothing to report sends no message. */
 struct message {
   struct weft_metrics metrics;
   uint32_t has_loss, stop, large;

@@ -2,6 +2,7 @@
 #include "core/program/cut.h"
 #include "kernels/float.h"
 #include "train/quantised.h"
+#include "train/spread.h"
 #include "train/processes.h"
 #include <math.h>
 #include <string.h>
@@ -491,15 +492,36 @@ fetch (weft_state *state, struct place place, float *out)
   }
 }
 
+/* Elements that are converted by several threads. */
+struct conversion {
+  void *to;
+  enum weft_dtype dtype;
+  const float *from;
+};
+
+static void
+convert (void *data, uint64_t first, uint64_t n)
+{
+  const struct conversion *c = data;
+
+  weft_store (c->to, c->dtype, first, n, c->from + first);
+}
+
+/* Writes elements of a buffer, converted in the memory from which the executor copies them if it
+ * has such memory. */
 static void
 store (weft_state *state, struct place place, const float *in)
 {
+  const struct weft_exec_ops *ops = state->x->ops;
   uint32_t size = weft_dtype_bytes (place.dtype);
 
   while (place.n && weft_exec_has (state->x, place.row)) {
-    uint64_t n = MIN (place.n, MOST_AT_ONCE);
-    weft_store (state->raw, place.dtype, 0, n, in);
-    state->x->ops->write (state->x, place.row, place.buf, place.at * size, n * size, state->raw);
+    uint64_t n = MIN (place.n, WEFT_EXEC_ROOM / size), at = place.at * size;
+    void *room = ops->room ? ops->room (state->x, place.row, place.buf, at, n * size) : NULL;
+    n = room ? n : MIN (n, MOST_AT_ONCE);
+    struct conversion c = { room ? room : state->raw, place.dtype, in };
+    weft_spread (n, convert, &c);
+    ops->write (state->x, place.row, place.buf, at, n * size, c.to);
     place.at += n, place.n -= n, in += n;
   }
 }
@@ -703,6 +725,8 @@ weft_state_write (weft_state *state, uint32_t tensor, enum weft_state_kind kind,
   struct tensor *t = tensor_at (state, tensor);
   const struct window w = { first, n };
 
+  if (kind == WEFT_STATE_EXP_AVG || kind == WEFT_STATE_EXP_AVG_SQ)
+    state->x->fresh = FALSE;
   if (t->buffers) {
     write_buffers (state, t, kind, w, in);
     return;

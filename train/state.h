@@ -62,6 +62,10 @@ gboolean weft_state_has (const weft_state *state, uint32_t row);
 uint32_t weft_state_count (const weft_state *state);
 const struct weft_state_tensor *weft_state_at (const weft_state *state, uint32_t tensor);
 
+/* Whether all moments are zero, because nothing was written to them and no step has run since their
+ * memory was allocated. */
+gboolean weft_state_is_clear (const weft_state *state);
+
 /* The training precision: the data type of all weights that are not fp8. */
 enum weft_dtype weft_state_dtype (const weft_state *state);
 

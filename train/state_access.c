@@ -40,6 +40,12 @@ weft_state_at (const weft_state *state, uint32_t tensor)
   return &tensor_at (state, tensor)->info;
 }
 
+gboolean
+weft_state_is_clear (const weft_state *state)
+{
+  return state->x->fresh;
+}
+
 enum weft_dtype
 weft_state_dtype (const weft_state *state)
 {

@@ -2,6 +2,7 @@
  * order. */
 #include "core/base/mix.h"
 #include "kernels/normals.h"
+#include "train/spread.h"
 #include "train/state.h"
 #include <math.h>
 #include <string.h>
@@ -10,8 +11,6 @@
 #define DEVIATION 0.02
 
 #define BLOCK (1u << 22) /* number of elements that are drawn and written at once */
-#define SHARE (1u << 16) /* one thread is used per this many elements, and one more for the rest */
-#define MOST_THREADS 32u
 
 /* Hash of the tensor name, mixed with the seed. */
 static uint64_t
@@ -24,45 +23,19 @@ key_of (uint64_t seed, const char *name)
   return weft_mix_bits (weft_mix (seed) ^ hash);
 }
 
-/* A range of elements for one thread, which begins at an even element. */
 struct draw {
   struct weft_normals normals;
   float *out;
 };
 
-static void *
-draw_stretch (void *data)
+static void
+draw_stretch (void *data, uint64_t first, uint64_t n)
 {
   const struct draw *d = data;
+  const struct weft_normals some = { d->normals.key, d->normals.first + first, n,
+                                     d->normals.deviation };
 
-  weft_draw_normals (&d->normals, d->out);
-  return NULL;
-}
-
-/* Draws the elements with one thread per processor: billions of logarithms would take minutes in
- * one thread. */
-static void
-draw_block (const struct weft_normals *all, float *out)
-{
-  uint64_t wanted = MIN (MIN (g_get_num_processors (), MOST_THREADS), all->n / SHARE + 1);
-  uint64_t each = (all->n / wanted + 1) & ~(uint64_t) 1;
-  struct draw part[MOST_THREADS];
-  GThread *thread[MOST_THREADS] = { NULL };
-
-  for (uint64_t t = 0; t < wanted; t++) {
-    uint64_t from = MIN (t * each, all->n),
-             to = t + 1 < wanted ? MIN (from + each, all->n) : all->n;
-    part[t] =
-        (struct draw){ { all->key, all->first + from, to - from, all->deviation }, out + from };
-    if (t > 0)
-      thread[t] = g_thread_try_new ("weft-init", draw_stretch, &part[t], NULL);
-    if (t > 0 && !thread[t])
-      draw_stretch (&part[t]);
-  }
-  draw_stretch (&part[0]);
-  for (uint64_t t = 1; t < wanted; t++)
-    if (thread[t])
-      g_thread_join (thread[t]);
+  weft_draw_normals (&some, d->out + first);
 }
 
 /* Whether a tensor is a projection that adds to the residual stream, including the projections of
@@ -87,13 +60,13 @@ static void
 fill_block (const struct weft_normals *draw, float value, float *out)
 {
   if (draw->deviation > 0)
-    draw_block (draw, out);
+    weft_spread (draw->n, draw_stretch, &(struct draw){ *draw, out });
   for (uint64_t i = 0; i < draw->n && !(draw->deviation > 0); i++)
     out[i] = value;
 }
 
 static void
-init_tensor (weft_state *state, uint32_t tensor, uint64_t seed, int64_t layers, float *block)
+init_weights (weft_state *state, uint32_t tensor, uint64_t seed, int64_t layers, float *block)
 {
   const struct weft_state_tensor *t = weft_state_at (state, tensor);
   uint64_t key = key_of (seed, t->name), total = t->rows * t->columns;
@@ -105,7 +78,18 @@ init_tensor (weft_state *state, uint32_t tensor, uint64_t seed, int64_t layers, 
     fill_block (&(struct weft_normals){ key, first, n, deviation }, value, block);
     weft_state_write (state, tensor, WEFT_STATE_WEIGHT, first, n, block);
     weft_state_write (state, tensor, WEFT_STATE_MASTER, first, n, block);
-    memset (block, 0, n * sizeof *block);
+  }
+}
+
+static void
+clear_moments (weft_state *state, uint32_t tensor, float *block)
+{
+  const struct weft_state_tensor *t = weft_state_at (state, tensor);
+  uint64_t total = t->rows * t->columns;
+
+  memset (block, 0, MIN (BLOCK, total) * sizeof *block);
+  for (uint64_t first = 0; first < total; first += BLOCK) {
+    uint64_t n = MIN (BLOCK, total - first);
     weft_state_write (state, tensor, WEFT_STATE_EXP_AVG, first, n, block);
     weft_state_write (state, tensor, WEFT_STATE_EXP_AVG_SQ, first, n, block);
   }
@@ -129,9 +113,13 @@ weft_state_init (weft_state *state, uint64_t seed)
 {
   g_autofree float *block = g_new (float, BLOCK);
   int64_t layers = count_layers (state);
+  gboolean clear = weft_state_is_clear (state);
 
-  for (uint32_t i = 0; i < weft_state_count (state) && weft_state_go_on (state, NULL); i++)
-    init_tensor (state, i, seed, layers, block);
+  for (uint32_t i = 0; i < weft_state_count (state) && weft_state_go_on (state, NULL); i++) {
+    init_weights (state, i, seed, layers, block);
+    if (!clear)
+      clear_moments (state, i, block);
+  }
   if (!weft_state_peers (state))
     /* ignores the result: the call cannot fail in a single process */
     weft_state_quantise (state, NULL);

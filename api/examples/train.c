@@ -1,10 +1,10 @@
 /* Trains a model on a text file with its own loop.
  *
  *     cc train.c $(pkg-config --cflags --libs weft) -o train
+ *     ./train FILE STEPS [FLAGS]
  *     ./train README.md 20 --model gpt2-nano --gpus 2 --global-batch-size 8
  *
- * The words after FILE and STEPS are flags of `weft train`; with the same flags,
- * `weft train` prints the same numbers. */
+ * FLAGS are flags of `weft train`, which prints the same numbers with the same flags. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <weft/weft.h>

@@ -76,7 +76,7 @@
     return ops.map((list, lane) => list.length ? makeLane(row, lane, list) : null).filter(Boolean);
   }
 
-  let lanes = [], whole = 0; // all lanes; height of them together
+  let lanes = [], whole = 0; // all lanes, and the sum of their heights
   function layOut() {
     let y = 0;
     for (let row = 0; row < head.rows.length; row++) {
@@ -102,7 +102,8 @@
 
   // ---------------------------------------------------------------------- memory
 
-  // Bytes in use over time on a row, by part: a step function at the begins and ends of ops.
+  // Memory in use on a row over time, in total and for each part of head.parts (weights, gradients
+  // ...). It changes only at the begin and end of ops.
   function memoryOf(row) {
     const source = head.rows[row], role = head.roles[source.role], events = [];
     if (source.memory) return source.memory;
@@ -128,7 +129,7 @@
     return source.memory = memory;
   }
 
-  // For blocks of 2, 4, 8 ... events the event with the most bytes.
+  // Returns, for each block of 2, 4, 8 ... events, the event with the most bytes.
   function highest(total) {
     const levels = [];
     for (let n = total.length; n > 1; n = Math.ceil(n / 2)) {
@@ -146,7 +147,7 @@
   function mostOf(memory, first, last) {
     let best = first;
     for (let i = first; i <= last;) {
-      let level = 0; // of the largest block that begins at i and ends by last
+      let level = 0; // level of the largest block that begins at i and ends at or before `last`
       while (level < memory.highest.length && i % 2 ** (level + 1) === 0 && i + 2 ** (level + 1) - 1 <= last)
         level++;
       const at = level ? memory.highest[level - 1][i / 2 ** level] : i;
@@ -191,8 +192,9 @@
 
   // -------------------------------------------------------------------- predecessor
 
-  // The op whose end the op waited for: of its dependencies and the op before it on its lane, the
-  // one that ends last. `reason` says more if it began later than that.
+  // Returns the op for which `op` waited: the one that ends last among the dependencies of `op` and
+  // the previous op of its lane. `how` says which of these it is; `gap` is the time from its end to
+  // the begin of `op`.
   function predecessor(row, op) {
     const source = head.rows[row], role = head.roles[source.role];
     let best = -1, how = "";
@@ -277,7 +279,7 @@
 
   function paintLane(lane, top) {
     let level = 0;
-    // a coarser level while the boxes in view are more than the pixels
+    // choose the finest level whose boxes in view are at most as many as the pixels
     for (; level + 1 < lane.levels.length; level++) {
       const box = lane.levels[level];
       if (firstAfter(box, view.t1) - firstAfter(box, view.t0) <= width - LEFT) break;
@@ -439,7 +441,8 @@
     draw();
   }
 
-  // The next (1) or previous (-1) op of the lane of the kept op; without one, the first in view.
+  // Moves the selection to the next (1) or previous (-1) op of the same lane. Without a selection,
+  // selects the first op in view.
   function step(by) {
     if (!kept) {
       const lane = lanes[0], i = Math.min(firstAfter(lane.levels[0], view.t0), lane.levels[0].n - 1);

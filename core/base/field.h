@@ -82,9 +82,9 @@ gboolean weft_field_is_default (const struct weft_field *field, union weft_value
 /* Prints a value such that weft_field_parse() returns the same value. The caller frees the text. */
 char *weft_field_print (const struct weft_field *field, union weft_value value);
 
-/* What a number without a unit counts, for example " (tokens in one training sequence)". The text
- * is the first part of the field's doc; it is empty for fields that are not numbers or have a unit.
- * The caller frees the text. */
+/* The things that a number without a unit counts, for example " (tokens in one training sequence)".
+ * The text is the first part of the field's doc; it is empty for fields that are not numbers or
+ * have a unit. The caller frees the text. */
 char *weft_field_counts (const struct weft_field *field);
 
 /* The allowed values of a field as text for help and messages: "1..1024", "none|selective|full",

@@ -4,7 +4,7 @@
 #include "core/base/sheet.h"
 
 #define FABRIC_WORD(id, word, ops, doc) word,
-static const char *const weft_fabric_words[] = { WEFT_FABRIC_LIST (FABRIC_WORD) NULL };
+const char *const weft_fabric_words[] = { WEFT_FABRIC_LIST (FABRIC_WORD) NULL };
 
 /* Values of the columns "given" (must a file give the field) and "kinds" (which fabrics have it) of
  * core/cluster.def. */

@@ -20,6 +20,7 @@ enum weft_fabric_kind {
 #undef WEFT_FABRIC_ID
       WEFT_N_FABRIC
 };
+extern const char *const weft_fabric_words[]; /* NULL-terminated */
 
 enum { WEFT_MAX_AXES = 3, WEFT_MAX_WAYS = 6, WEFT_MAX_LINK_KINDS = 16, WEFT_MAX_ROUTE = 128 };
 

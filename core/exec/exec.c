@@ -44,6 +44,7 @@ weft_exec_hosts (const weft_plan *plan, gboolean graph, weft_host ***hosts, GErr
 static gboolean
 enqueue (weft_exec *x, const weft_program *p, uint32_t row, uint32_t op, GError **error)
 {
+  x->fresh = FALSE;
   for (uint32_t d = p->op[op].deps; d < p->op[op + 1].deps; d++)
     if (!x->ops->wait (x, row, p->op[op].lane, p->deps[d], error))
       return FALSE;

@@ -48,6 +48,8 @@ struct weft_exec_options {
 #define WEFT_EXEC_HOST 16u   /* ranks are threads of this machine and share its memory */
 #define WEFT_EXEC_PROCESSES 32u /* several processes can run the ranks of one job together */
 
+#define WEFT_EXEC_ROOM (16u << 20) /* bytes */
+
 struct weft_exec_ops {
   const char *name, *doc;
   uint32_t flags;
@@ -73,6 +75,11 @@ struct weft_exec_ops {
   void (*read) (weft_exec *x, uint32_t row, uint32_t buf, uint64_t offset, uint64_t n, void *out);
   void (*write) (weft_exec *x, uint32_t row, uint32_t buf, uint64_t offset, uint64_t n,
                  const void *in);
+  /* Host memory for bytes [offset, offset + n) of a buffer, from which write() does not copy them
+   * once more: the memory of the buffer itself, or pinned memory, from which a device copies while
+   * the host goes on. The caller fills it and then passes it to the next write() of this row. n is
+   * at most WEFT_EXEC_ROOM. NULL, also as a result: there is none. */
+  void *(*room) (weft_exec *x, uint32_t row, uint32_t buf, uint64_t offset, uint64_t n);
   /* The address of a buffer if the host can read its memory directly; else NULL. */
   void *(*at) (weft_exec *x, uint32_t row, uint32_t buf);
 
@@ -94,6 +101,9 @@ struct weft_exec {
   uint64_t *allocated;          /* bytes of device memory, by row; NULL without WEFT_EXEC_NUMBERS */
   uint64_t *allocated_host;     /* bytes of the host pool, by row; NULL without WEFT_EXEC_NUMBERS */
   struct weft_rendezvous *peers; /* options.peers */
+  /* whether permanent buffers are zero except for what write() wrote: set by open() if it allocates
+   * the memory, cleared by the first op; only with WEFT_EXEC_NUMBERS */
+  gboolean fresh;
   double deadline;               /* seconds after which a step has failed; 0: no limit */
   /* by row: whether another process runs the rank of this row. For such a row read() returns zeros,
    * write() does nothing and metrics are not set. NULL: this process runs all rows */
@@ -163,8 +173,8 @@ gboolean weft_exec_check_size (const weft_plan *plan, const weft_actors *actors,
 gboolean weft_exec_check_graph (const weft_plan *plan, GError **error);
 
 /* Creates the launch models of a predicted step (core/plan/host.h), one per role; the caller frees
- * them with weft_hosts_free(). With `graph` the whole step is one launch (a CUDA graph); NULL with
- * an error if weft_exec_check_graph() refuses this. */
+ * them with weft_hosts_free(). With `graph` the whole step is one launch (a CUDA graph). Returns
+ * FALSE with an error if weft_exec_check_graph() refuses the graph. */
 gboolean
 weft_exec_hosts (const weft_plan *plan, gboolean graph, weft_host ***hosts, GError **error);
 

@@ -18,7 +18,7 @@ extern const char *const weft_reserved_words[];
 /* A kernel, a copy or a fill that is part of an op, as the device recorded it. */
 struct weft_timeline_part {
   uint32_t row, op;
-  const char *name; /* name of the kernel, copy or fill; interned or static, so nobody frees it */
+  const char *name; /* name of the kernel, copy or fill; interned or static, so it is not freed */
   double begin, end; /* begin and end in seconds since the step began */
 };
 
@@ -29,8 +29,8 @@ struct weft_timeline_stray {
   double seconds;
 };
 
-/* Communication of row `row` on one lane was ready and waited for the ranks of row `behind`, which
- * launched the other side of it last. */
+/* Time in which communication of row `row` on one lane was ready and waited for its peers. Row
+ * `behind` is the peer that was ready last. */
 struct weft_timeline_wait {
   uint32_t row, behind;
   enum weft_lane lane;

@@ -127,8 +127,8 @@ gboolean weft_job_is_torch (const struct weft_job *job);
 int weft_job_sharding (const struct weft_job *job);
 
 /* How long the software keeps weights that it has converted to fp8: fp8_weight_lifetime of the
- * stack, but at most a microbatch if weights are sharded, because each rank then gathers them for
- * every pass. */
+ * stack, but at most a microbatch with disable_parameter_transpose_cache, or if weights are
+ * sharded, because each rank then gathers them for every pass. */
 enum weft_fp8_lifetime weft_job_fp8_lifetime (const struct weft_job *job);
 
 /* The knob megatron_fsdp_unit_modules as bits 1 << enum weft_unit (unit_modules.h). If the knob is
@@ -192,8 +192,8 @@ gboolean weft_job_scales_dynamically (const struct weft_job *job);
  * (Megatron-LM arguments.py). */
 gboolean weft_job_checks_nan (const struct weft_job *job);
 
-/* What the backward pass recomputes. recompute_granularity sets it, or activation_checkpointing:
- * every layer, but with Megatron-FSDP the MLP of every layer. */
+/* The activations that the backward pass recomputes, set by recompute_granularity or by
+ * activation_checkpointing: every layer, or with Megatron-FSDP the MLP of every layer. */
 struct weft_job_recompute {
   enum weft_recompute granularity;
   enum weft_recompute_method method; /* method of full recompute (recompute_method) */

@@ -42,7 +42,8 @@ weft_job_fp8_lifetime (const struct weft_job *job)
 {
   gboolean sharded = weft_job_sharding (job) == WEFT_SHARD_PARAMS ||
                      job->strategy.distributed_config == WEFT_FSDP2;
-  int64_t most = sharded ? WEFT_FP8_FOR_MICROBATCH : WEFT_FP8_ALWAYS;
+  gboolean short_lived = sharded || job->strategy.disable_parameter_transpose_cache;
+  int64_t most = short_lived ? WEFT_FP8_FOR_MICROBATCH : WEFT_FP8_ALWAYS;
 
   return (enum weft_fp8_lifetime) MIN (job->stack.fp8_weight_lifetime, most);
 }

@@ -28,7 +28,7 @@ struct weft_hf_reader {
   /* how the rope object that is read scales rotary frequencies */
   enum weft_rotary_scaling scaling;
   int64_t shared_experts, window_layers, groups, group_topk, full_layers;
-  int attention_bias, mlp_bias, use_window, layer_window, normalised; /* unsaid, 0 or 1 */
+  int attention_bias, mlp_bias, use_window, layer_window, normalised; /* WEFT_HF_UNSAID, 0 or 1 */
   gboolean greedy; /* greedy choice of experts: groups of experts are ignored */
 };
 

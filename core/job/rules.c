@@ -1,5 +1,7 @@
 #include "core/base/error.h"
 #include "core/job/job.h"
+#include "core/cluster/fabric.h"
+#include "core/job/collectives.h"
 #include "core/job/pipeline.h"
 #include "core/job/stages.h"
 #include "core/job/unit_modules.h"
@@ -332,7 +334,7 @@ broken_spec (const struct weft_job *j)
   return weft_job_schedule_file (j) ? WEFT_SPEC_FITS : weft_spec_broken (&spec);
 }
 
-/* What is wrong with the file pipeline_schedule_file, as text; NULL: nothing. */
+/* The problem of the file pipeline_schedule_file, as text; NULL: there is none. */
 static const char *
 schedule_file_problem (const struct weft_job *j)
 {
@@ -341,6 +343,17 @@ schedule_file_problem (const struct weft_job *j)
   g_autofree char *place = grid ? weft_grid_place_problem (grid) : NULL;
 
   return g_intern_string (error ? error->message : place);
+}
+
+/* What is wrong with the list collective_algorithm_files or with its files; NULL: nothing. */
+static const char *
+collective_files_problem (const struct weft_job *j)
+{
+  g_autoptr (GError) error = NULL;
+  g_autoptr (GPtrArray) files = weft_job_algorithms (j, &error);
+
+  (void) files;
+  return error ? g_intern_string (error->message) : NULL;
 }
 
 /* Number of layers of the largest stage. */

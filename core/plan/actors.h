@@ -88,8 +88,8 @@ typedef struct weft_actors {
   uint32_t n_link;
   /* bytes/s of each link, for the links that the paths of actors cross */
   double *capacity;
-  /* by actor: a number that is the same for actors that only the last round of splitting has
-   * separated. NULL: the classes are exact without a check */
+  /* by actor: number of its class before the last round of splitting, so actors that only this
+   * round has separated have equal numbers. NULL: the classes are exact without a check */
   uint32_t *like;
 } weft_actors;
 

@@ -16,7 +16,7 @@ struct replay {
   const weft_program *p;
   const union weft_stack *stack;
   double permanent[WEFT_N_BUF_KIND];
-  GArray *held; /* of struct held */
+  GArray *held; /* array of struct held */
 };
 
 static double
@@ -89,7 +89,8 @@ weft_allocator_holds (const struct weft_job *job, const weft_program *p, const s
          !is_copy_of_gradients (&job->stack, p, b);
 }
 
-/* Flat gradients in the training precision, from which an op makes the fp32 copy. */
+/* Adds the flat buffer of gradients in the training precision that software uses besides an fp32
+ * copy, for the time of the op that writes the copy. */
 static void
 hold_flat_gradients (struct replay *r, const struct weft_buf *copy, uint32_t op)
 {
@@ -127,8 +128,8 @@ hold_used (struct replay *r)
     }
 }
 
-/* Keeps the fp8 codes of all converted weights and their transposed copies. The buffers of the
- * first microbatch, one for each chunk, tell their size. */
+/* Keeps the fp8 codes of all converted weights and their transposed copies. They are as large as
+ * the buffers of the first microbatch, one for each chunk. */
 static void
 keep_weights (struct replay *r)
 {
@@ -184,8 +185,9 @@ is_first_of_shape (const weft_program *p, uint32_t i)
   return TRUE;
 }
 
-/* Transformer Engine adds weight gradients to the sum of the microbatches, and returns a tensor
- * without meaning to autograd. It keeps one such tensor for each shape of weights for ever. */
+/* Holds the dummy gradients of Transformer Engine, which adds weight gradients to the sum of the
+ * microbatches itself and returns a tensor with arbitrary content to autograd. It keeps one such
+ * tensor for each shape of weights and never frees it. */
 static void
 hold_dummies (struct replay *r)
 {
@@ -200,7 +202,7 @@ hold_dummies (struct replay *r)
   }
 }
 
-/* Gradients of one microbatch, in the training precision, beside the fp32 sum. */
+/* Holds the gradients of one microbatch in the training precision, besides their fp32 sum. */
 static void
 hold_narrow_gradients (struct replay *r)
 {
@@ -231,9 +233,9 @@ hold_contribution (struct replay *r, uint32_t op, uint32_t gradient)
     hold (r, WEFT_BUF_GRADIENTS, bytes * elements (&r->p->buf[gradient]), op, op);
 }
 
-/* Gradients outside layers. The backward pass of an embedding writes a dense gradient of the whole
- * table; the output layer of Megatron-Core is no module of Transformer Engine, and its tensor
- * without meaning is freed after the op. */
+/* Holds gradients of parameters outside layers. The backward pass of an embedding writes a dense
+ * gradient of the whole table. The output layer of Megatron-Core is no module of Transformer
+ * Engine, and its dummy gradient is freed after the op. */
 static void
 hold_end_gradients (struct replay *r)
 {
@@ -255,7 +257,7 @@ shards_weights (const struct replay *r)
   return k->use_megatron_fsdp || k->distributed_config == WEFT_FSDP2;
 }
 
-/* Elements of the largest parameter. */
+/* Number of elements of the largest parameter. */
 static double
 largest_parameter (const struct replay *r)
 {
@@ -266,7 +268,7 @@ largest_parameter (const struct replay *r)
   return most;
 }
 
-/* The last op that writes a gradient of weights; op 0 without any. */
+/* The last op that writes a gradient of weights; op 0 if there is none. */
 static uint32_t
 last_gradient (const weft_program *p)
 {
@@ -276,8 +278,9 @@ last_gradient (const weft_program *p)
   return 0;
 }
 
-/* The flat buffers in which gradients are copied for their reduction, at most all gradients.
- * Software that adds gradients in fp32 beside narrow ones also copies each tensor on its own. */
+/* Holds the flat buffers into which gradients are copied for their reduction, at most as large as
+ * all gradients. Software that keeps gradients both in fp32 and in the training precision also
+ * copies each tensor separately. */
 static void
 hold_reduction_copies (struct replay *r)
 {
@@ -298,8 +301,9 @@ hold_reduction_copies (struct replay *r)
     hold_flat (r, WEFT_BUF_COMMUNICATION, fmin (bytes, all), op, op);
 }
 
-/* Tensors of the update, from its first kernel to its last: PyTorch's optimizers run each of their
- * operations over all parameters before the next one, and store what lies between. */
+/* Holds the intermediate tensors of the update, from its first kernel to its last. PyTorch's
+ * optimizers run each operation over all parameters before the next operation, and store the
+ * intermediate results. */
 static void
 hold_update (struct replay *r)
 {
@@ -333,8 +337,8 @@ reads_logits (enum weft_op_kind kind)
          kind == WEFT_OP_XENT_BWD || kind == WEFT_OP_XENT_GRAD;
 }
 
-/* Copies of the logits of a microbatch: in fp32, their softmax, their gradients. They live from the
- * first op of the loss to the last one. */
+/* Holds tensors that are as large as the logits of a microbatch, from the first op of the loss to
+ * the last: a copy in fp32, the softmax, the gradients. */
 static void
 hold_logits (struct replay *r)
 {
@@ -377,7 +381,8 @@ sum_by_op (const struct replay *r, gboolean flat, double *in_use)
     in_use[op] = now += change[op];
 }
 
-/* Returns the first op with the most bytes, which it writes; at least 0. */
+/* Returns the first op at which in_use[] is largest, and sets *most to this number of bytes, at
+ * least 0. */
 static uint32_t
 op_of_most (const double *in_use, uint32_t n, double *most)
 {
@@ -392,7 +397,7 @@ op_of_most (const double *in_use, uint32_t n, double *most)
   return op;
 }
 
-/* Fills the blocks in use at the op of the peak, by kind. */
+/* Sets the bytes of the blocks that are in use at the op of the peak, by kind. */
 static void
 fill_at_peak (const struct replay *r, struct weft_allocated *result)
 {

@@ -4,8 +4,8 @@
  *
  * Allocations and releases follow the order in which the host issues the ops, because blocks are
  * handed from one op to the next without waiting for the device. The sum of the blocks in use is
- * then the sum of the live buffers of the program, each rounded up to a block, plus tensors that
- * the software holds beside them: fields of section memory in core/stack.def. No bytes are lost
+ * then the sum of the live buffers of the program, each rounded up to a block, plus further tensors
+ * of the software: fields of section memory in core/stack.def. No bytes are lost
  * between buffers, but freed blocks remain reserved (cached_share). */
 #pragma once
 #include "core/job/job.h"
@@ -13,7 +13,7 @@
 
 struct weft_allocated {
   double peak;      /* largest sum of the blocks in use, bytes: torch.cuda.max_memory_allocated() */
-  double permanent; /* the part of it that is in use during the whole step */
+  double permanent; /* the part of `peak` that is in use during the whole step */
   double shared;    /* largest sum of the other blocks without flat tensors, bytes */
   double flat;      /* sum of all flat tensors, bytes (flat_update in core/stack.def) */
   uint32_t op;      /* first op at which the peak is reached */

@@ -1,4 +1,5 @@
 #include "core/plan/cost.h"
+#include "core/plan/gpu_kernels.h"
 #include <math.h>
 
 /* Which matrix product an op computes: forward, dgrad, wgrad or none. */
@@ -107,9 +108,9 @@ is_aligned (enum weft_op_kind kind, const struct weft_shape *s)
 
 /* The size and number of the matrix products of one kernel. */
 struct product {
-  double rows, columns, depth; /* of one product */
+  double rows, columns, depth; /* sizes of one product */
   double times;                /* number of products in one kernel */
-  double tiles;                /* of all products */
+  double tiles;                /* number of tiles of all products */
 };
 
 static struct product
@@ -158,6 +159,21 @@ product_seconds (const struct weft_cost *cost, const struct product *p, double s
   return ceil (tiles / sms) * tile_flops / (parts->rate / cost->cluster->f.gpu_sms) + parts->sums;
 }
 
+/* Largest number of parts of a product. Stacks that time the algorithms of the library, as
+ * kernels/cuda/blas.c does, also find parts whose tiles need several waves; a part is at least as
+ * deep as a tile is wide. */
+static double
+most_splits (const struct weft_cost *cost, const struct product *p, double sms)
+{
+  enum { MOST = 16 };
+
+  if (p->times > 1)
+    return 1;
+  if (!cost->stack->own_kernels || p->tiles > sms)
+    return floor (sms / p->tiles);
+  return fmin (MOST, floor (p->depth / (double) cost->stack->matmul_tile_n));
+}
+
 /* Seconds of a product. If the tiles do not fill the SMs, the product is split along its depth
  * where that is faster. */
 static double
@@ -165,7 +181,7 @@ matmul_seconds (const struct weft_cost *cost, enum weft_op_kind kind, const stru
                 double sms, struct weft_cost_parts *parts)
 {
   struct product p = product_of (cost->stack, kind, s);
-  double most = p.times > 1 ? 1 : floor (sms / p.tiles), best = 1, seconds;
+  double most = most_splits (cost, &p, sms), best = 1, seconds;
   double least = product_seconds (cost, &p, 1, sms, parts);
 
   for (double splits = 2; splits <= most; splits++) {
@@ -368,6 +384,60 @@ moved_bytes (const struct weft_cost *cost, enum weft_op_kind kind, const struct 
   return kind == WEFT_OP_TRANSPOSE ? 2.5 * bytes : kind == WEFT_OP_AMAX ? 0 : bytes;
 }
 
+static gboolean
+has_own_kernels (const struct weft_cost *cost)
+{
+  return cost->stack->own_kernels && !weft_cluster_is_cpu (cost->cluster);
+}
+
+/* Sets rate, share and seconds of attention by Weft's own kernels. Backward first reads outputs and
+ * their gradients once, for the sum of their products in each row, and has two more launches. */
+static void
+price_own_attention (const struct weft_cost *cost, enum weft_op_kind kind,
+                     const struct weft_shape *s, double sms, struct weft_cost_parts *parts)
+{
+  double rows = (double) s->dim[0] * (double) s->dim[1] * (double) s->dim[2];
+  double value = (double) (s->dim[6] ? s->dim[6] : s->dim[4]);
+
+  struct weft_attention_run run = { parts->rate, sms, FALSE };
+
+  parts->work = weft_attention_kernel_seconds (cost->cluster, kind, s, &run);
+  if (is_attention_backward (kind))
+    parts->work += 2 * parts->gap + 2 * rows * value * weft_dtype_bytes (s->dtype) /
+                                        cost->cluster->f.gpu_memory_bandwidth;
+  parts->share = parts->flops / (parts->rate * parts->work);
+}
+
+static void
+price_attention (const struct weft_cost *cost, enum weft_op_kind kind, const struct weft_shape *s,
+                 double sms, struct weft_cost_parts *parts)
+{
+  if (has_own_kernels (cost) && weft_attention_kernel_takes (cost->cluster, kind, s)) {
+    price_own_attention (cost, kind, s, sms, parts);
+    return;
+  }
+  if (!price_plain_attention (cost, kind, s, parts))
+    parts->share = attention_share (cost, kind, s, parts->flops);
+  parts->share /= slowdown (cost, kind);
+  parts->share = parts->flops / (parts->flops / parts->share +
+                                 parts->rate * random_seconds (cost, kind, s, parts->flops));
+  parts->work = parts->flops / (parts->rate * parts->share * sms / cost->cluster->f.gpu_sms);
+}
+
+/* Lowers the bandwidth to what a kernel of Weft reaches (core/gpu_kernels.def). */
+static void
+limit_bandwidth (const struct weft_cost *cost, enum weft_op_kind kind, const struct weft_shape *s,
+                 double sms, struct weft_cost_parts *parts)
+{
+  enum weft_kernel_limit limit;
+  double least = weft_memory_kernel_seconds (cost->cluster, kind, s, sms, &limit);
+
+  if (least * parts->bandwidth <= parts->bytes)
+    return;
+  parts->bandwidth = parts->bytes / least;
+  parts->limit = limit;
+}
+
 static struct weft_cost_parts
 split (const struct weft_cost *cost, enum weft_op_kind kind, const struct weft_shape *s,
        uint32_t sms_taken)
@@ -382,19 +452,15 @@ split (const struct weft_cost *cost, enum weft_op_kind kind, const struct weft_s
                                    .rate = rate_of (cost, kind, s),
                                    .gap = stack->kernel_gap };
 
-  if (is_attention (kind) || is_attention_backward (kind)) {
-    if (!price_plain_attention (cost, kind, s, &parts))
-      parts.share = attention_share (cost, kind, s, parts.flops);
-    parts.share /= slowdown (cost, kind);
-    parts.share = parts.flops / (parts.flops / parts.share +
-                                 parts.rate * random_seconds (cost, kind, s, parts.flops));
-    parts.work = parts.flops / (parts.rate * parts.share * share);
-  }
+  if (is_attention (kind) || is_attention_backward (kind))
+    price_attention (cost, kind, s, sms, &parts);
   /* Half of the SMs already saturate memory bandwidth; with fewer SMs, bandwidth falls in
    * proportion. */
   parts.bandwidth = c->f.gpu_memory_bandwidth * memory_share (stack, kind) * fmin (1, 2 * share);
   if (kind == WEFT_OP_EMBED_BWD)
     parts.bandwidth /= slowdown (cost, kind);
+  if (has_own_kernels (cost))
+    limit_bandwidth (cost, kind, s, sms, &parts);
   if (weft_op_kernel (kind) == WEFT_KERNEL_MATMUL && !weft_cluster_is_cpu (c) &&
       !is_aligned (kind, s))
     parts.rate *= stack->matmul_unaligned_share;
@@ -549,8 +615,24 @@ weft_cost_converts_kept (const struct weft_cost *cost, const weft_program *p, ui
 gboolean
 weft_cost_omits (const struct weft_cost *cost, const weft_program *p, uint32_t op)
 {
-  return (p->op[op].micro > 0 || cost->fp8_weights == WEFT_FP8_ALWAYS) &&
+  return !cost->stack->own_kernels &&
+         (p->op[op].micro > 0 || cost->fp8_weights == WEFT_FP8_ALWAYS) &&
          weft_cost_converts_kept (cost, p, op);
+}
+
+double
+weft_cost_bias (const struct weft_cost *cost, const weft_program *p, uint32_t op)
+{
+  const struct weft_op *row = &p->op[op];
+  uint8_t at = weft_op_info[row->kind].bias_gradient;
+
+  if (row->kind != WEFT_OP_MATMUL_WGRAD || !has_own_kernels (cost) ||
+      cost->cluster->f.gpu_memory_latency <= 0 ||
+      p->uses[row->uses + at].buf == WEFT_NO_BUF)
+    return 0;
+  return 2 * cost->stack->kernel_gap +
+         weft_bias_sum_seconds (cost->cluster, &p->shape[row->shape],
+                                cost->cluster->f.gpu_memory_bandwidth * cost->stack->memory_share);
 }
 
 /* A program has thousands of ops but only a few dozen shapes, so the seconds of each (shape, kind)
@@ -584,7 +666,7 @@ weft_cost_program (const struct weft_cost *cost, const weft_program *p, uint32_t
     if (isnan (*at))
       *at = which == PIECE ? piece_price (cost, row->kind, &p->shape[row->shape], sms_taken)
                            : price (cost, p, row, sms_taken);
-    seconds[op] = *at;
+    seconds[op] = *at + weft_cost_bias (cost, p, op);
   }
 }
 

@@ -16,8 +16,10 @@
  * Reductions"; cuBLASLt sets the number of parts by CUBLASLT_ALGO_CONFIG_SPLITK_NUM). Attention
  * reaches a share of the matmul rate, which grows with the keys of a query and with the width of
  * heads. For heads that the stack's kernels do not run on matrix units (weft_stack_takes_heads),
- * attention reaches a share of the rate without matrix units. The formula contains no constants of
- * a device: they come from topologies/ and stacks/. A measured table, keyed by op and shape, may
+ * attention reaches a share of the rate without matrix units. For Weft's own kernels (own_kernels
+ * of the stack) bandwidth and attention follow from how these kernels run (gpu_kernels.h), and a
+ * product may be split into parts that need several waves. The formula contains no constants of a
+ * device: they come from topologies/ and stacks/. A measured table, keyed by op and shape, may
  * replace the formula (cost_table.h).
  *
  * Communication kernels hold SMs (streaming multiprocessors or compute units). The waves of a
@@ -28,6 +30,7 @@
 #include "core/cluster/cluster.h"
 #include "core/job/stack.h"
 #include "core/plan/cost_table.h"
+#include "core/plan/gpu_kernels.h"
 #include "core/program/program.h"
 
 /* The inputs of op costs. The caller owns all of them. */
@@ -37,7 +40,7 @@ struct weft_cost {
   const weft_cost_table *table; /* NULL: formulas only */
   gboolean deterministic; /* whether deterministic_mode is on: some kernels are then slower, by
                            * factors of the stack */
-  enum weft_fp8_price fp8; /* the scaling whose rate fp8 products have */
+  enum weft_fp8_price fp8; /* the scaling recipe that sets the rate of fp8 products */
   enum weft_fp8_lifetime fp8_weights; /* how long weights that were converted to fp8 are kept */
   gboolean drops; /* whether attention in one kernel is priced with dropout of probabilities */
   gboolean fp8_attention; /* whether attention in one kernel is priced with fp8 products */
@@ -75,9 +78,15 @@ struct weft_cost_parts {
   double waves, tiles, depth, share; /* factors of the rate, at most 1 */
   double splits, sums; /* number of split-K parts; seconds to add up the partial sums */
   double gap, work, memory;         /* seconds */
+  enum weft_kernel_limit limit;     /* why a kernel of own_kernels does not reach the bandwidth */
 };
 struct weft_cost_parts weft_cost_split (const struct weft_cost *cost, enum weft_op_kind kind,
                                         const struct weft_shape *shape);
+
+/* Seconds of the kernels that sum a bias gradient after the product of a weight gradient: a part of
+ * the op's seconds for stacks with own_kernels; 0 for other ops and stacks, whose software adds it
+ * in the product. */
+double weft_cost_bias (const struct weft_cost *cost, const weft_program *program, uint32_t op);
 
 /* Sets seconds[op] for every kernel of a program; the entries of other ops are not changed. A fused
  * op (fuse.c) has no kernel gap, and does not load bytes that the previous op has already loaded.

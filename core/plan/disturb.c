@@ -150,7 +150,7 @@ add_straggler (weft_disturb *d, const struct weft_fabric *f, const char *item, G
 
 /* ------------------------------------------------------------------- links */
 
-/* Which links of a fabric an item names. */
+/* The links of a fabric that an item names. */
 struct links {
   char *name;                /* name of the kind without a direction: "nic" */
   const char *way;           /* " up" or " down"; NULL: both directions */

@@ -45,7 +45,7 @@ gboolean weft_disturb_stragglers (weft_disturb *disturb, const struct weft_fabri
 gboolean weft_disturb_links (weft_disturb *disturb, const struct weft_fabric *fabric,
                              const char *text, GError **error);
 
-/* Whether anything is disturbed. */
+/* Whether there is a straggler, a slow link or jitter. */
 gboolean weft_disturb_any (const weft_disturb *disturb);
 
 /* The factor of the time of a kernel. Without stragglers and jitter exactly 1. */

@@ -61,8 +61,10 @@ struct taken {
   const struct weft_fit_piece *asks;
   const struct ranges *list[MOST_LISTS];
   uint32_t n;
-  const struct parts *part[2]; /* of the blocks in which the use of the piece begins and ends */
-  uint32_t n_part, seen[2];    /* number of pieces of each that were compared */
+  /* parts of the blocks in which the use of the piece begins and ends */
+  const struct parts *part[2];
+  /* n_part: number of entries of part[]; seen[i]: number of pieces of part[i] that were compared */
+  uint32_t n_part, seen[2];
 };
 
 /* The number of orders that are tried: most of them begin with the largest pieces, the last ones
@@ -86,9 +88,9 @@ n_later (const struct fit *f, const struct weft_fit_piece *p)
   return end - MIN (later, end);
 }
 
-/* Whether at most `most` pairs of pieces belong together. A piece belongs together with the pieces
- * that are placed before it and live in the block in which it begins, and with the pieces that
- * begin in later blocks of its life. */
+/* Whether at most `most` pairs of pieces must be compared. Two kinds of pairs are counted for each
+ * piece: with a piece that is placed earlier and is alive in the block where this piece begins, and
+ * with a piece that begins in a later block while this piece is alive. */
 static gboolean
 has_few_pairs (const struct fit *f, uint64_t most)
 {
@@ -249,7 +251,8 @@ above_ranges (const struct ranges *list, uint64_t bytes, uint64_t at)
   return at;
 }
 
-/* The same for the pieces of a block that live at the same time as the piece. */
+/* The lowest address from `at` on at which the piece overlaps none of the pieces of part[k] that
+ * live at the same time. */
 static uint64_t
 above_parts (struct taken *t, uint32_t k, uint64_t at)
 {
@@ -292,8 +295,8 @@ count_begun (struct fit *f)
     f->begun[time + 1] += f->begun[time];
 }
 
-/* Makes the tree. A piece may be in use until after the last op: the blocks go on to twice the
- * number of times at most. */
+/* Makes the tree. A piece may be in use until after the last op, so the blocks cover up to twice
+ * the number of times. */
 static void
 plant (struct fit *f)
 {

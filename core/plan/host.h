@@ -5,8 +5,8 @@
  * code (the host_ fields of the stack, divided by the host_speed of the topology), and no op begins
  * before the host has issued it. An op needs no launch of its own if it joins another launch
  * (WEFT_OP_GROUPED), is part of another kernel (WEFT_OP_FUSED), launches nothing, or runs on the
- * host. One op counts as
- * one launch: the host_ fields include the further kernels that a framework uses for an op.
+ * host. One op counts as one launch: the host_ fields include the further kernels that a framework
+ * uses for an op.
  *
  * The host runs ahead of the device, except where it waits for the device:
  *

@@ -738,7 +738,7 @@ place (struct planner *m, enum packing packing, uint64_t planned[WEFT_N_POOL])
 
 /* The smallest placement of buffers found so far, stored while another packing is tried. */
 struct placement {
-  uint64_t *offset; /* by buffer */
+  uint64_t *offset; /* by buffer: its offset */
   uint64_t planned[WEFT_N_POOL];
   GArray *edges, *waits;
 };

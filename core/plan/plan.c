@@ -189,8 +189,11 @@ closed_form (const struct coll_question *q, enum weft_op_kind kind, const struct
   double bytes = weft_software_bytes (q->plan, q->group, kind, shape);
   kind = weft_software_kind (q->plan, q->group, kind);
   double launches = weft_software_launches (q->plan, q->group, kind, (double) shape->dim[0]);
+  const weft_algo *data =
+      weft_algorithms_find (q->plan->algorithms, &q->group->group, kind);
   struct weft_traffic traffic =
-      weft_coll_plan (q->group, kind, bytes / launches, &job->stack, choice);
+      data ? weft_coll_plan_data (q->group, data, bytes / launches, &job->stack)
+           : weft_coll_plan (q->group, kind, bytes / launches, &job->stack, choice);
   weft_software_repeat (q->plan, launches, &traffic);
   weft_software_reorder (q->plan, q->group, kind, bytes, &traffic);
   if (goes_once_a_rank (q->plan, q->group, kind))
@@ -312,8 +315,8 @@ alone (struct prices *x, uint32_t op)
                              op);
 }
 
-/* Seconds of a communication op, stored because ops repeat. For a collective that joins a launch
- * group, the seconds that it adds to the group; these are not stored. */
+/* Seconds of a communication op. They are stored, because many ops are alike. If a collective joins
+ * a launch group, returns the seconds that it adds to the group, which are not stored. */
 static double
 comm_seconds (struct prices *x, uint32_t op)
 {
@@ -472,6 +475,8 @@ make_plan (const struct weft_job *job, build_program build, enum weft_plan_depth
   if (job->stack.live_memory && depth >= WEFT_PLAN_PLACED)
     plan->allocated = g_new0 (struct weft_allocated, plan->n_roles);
   plan->seconds = g_new0 (double *, plan->n_roles);
+  if (!(plan->algorithms = weft_algorithms_new (job, &plan->mesh, error)))
+    return NULL;
   if (depth == WEFT_PLAN_OUTLINED)
     return g_steal_pointer (&plan);
   const char *table = g_quark_to_string ((GQuark) job->cluster.f.cost_table);
@@ -479,6 +484,9 @@ make_plan (const struct weft_job *job, build_program build, enum weft_plan_depth
     return NULL;
   struct building building = { plan, build, depth, placements ? placements : own };
   if (!weft_guarded (build_guarded, &building, error))
+    return NULL;
+  if (build == weft_step_build &&
+      !weft_algorithms_check_used (plan->algorithms, plan->role, error))
     return NULL;
   return depth < WEFT_PLAN_PROVED || prove (plan, error) ? g_steal_pointer (&plan) : NULL;
 }
@@ -539,6 +547,8 @@ weft_plan_free (weft_plan *plan)
   g_free (plan->seconds);
   if (plan->table)
     weft_cost_table_free (plan->table);
+  if (plan->algorithms)
+    weft_algorithms_free (plan->algorithms);
   g_free (plan);
 }
 

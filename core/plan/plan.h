@@ -2,6 +2,7 @@
  * the seconds of every op. The plan owns all these members. */
 #pragma once
 #include "core/plan/actors.h"
+#include "core/plan/algorithms.h"
 #include "core/plan/allocator.h"
 #include "core/program/coll.h"
 #include "core/plan/cost.h"
@@ -22,6 +23,7 @@ typedef struct weft_plan {
   struct weft_allocated *allocated;
   /* the table named by cost_table of [cluster]; NULL: all ops are priced by formula */
   weft_cost_table *table;
+  weft_algorithms *algorithms; /* collective algorithms from files (collective_algorithm_files) */
   /* [role][op]: seconds of the op alone on the cluster, without concurrent kernels or traffic */
   double **seconds;
 } weft_plan;

@@ -99,8 +99,10 @@ weft_software_repeat (const weft_plan *plan, double launches, struct weft_traffi
                                  t->steps[WEFT_WAY_REMOTE] / c->f.node_nic_bandwidth);
   t->seconds = launches * (t->seconds + chunks);
   t->latency = launches * (t->latency + chunks);
-  for (int way = 0; way < WEFT_MAX_WAYS; way++)
+  for (int way = 0; way < WEFT_MAX_WAYS; way++) {
     t->bytes[way] *= launches;
+    t->chunk[way] *= launches;
+  }
 }
 
 void

@@ -202,6 +202,12 @@ choices_of (const union weft_stack *stack)
                            listed (stack->collective_protocols, weft_protocol_words) };
 }
 
+unsigned
+weft_coll_protocols (const union weft_stack *stack)
+{
+  return choices_of (stack).protocols;
+}
+
 static gboolean
 plan_with (const struct weft_coll_algorithm *a, const struct weft_coll_shape *s,
            enum weft_op_kind kind, double bytes, const union weft_stack *stack,

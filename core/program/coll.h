@@ -51,6 +51,7 @@
  * A scalar payload (one float, or an exact sum, exact.h) costs only latency, no transfer time. */
 #pragma once
 #include "core/cluster/fabric.h"
+#include "core/collective/algorithm.h"
 #include "core/job/stack.h"
 #include "core/program/mesh.h"
 #include "core/program/op.h"
@@ -103,6 +104,10 @@ struct weft_traffic {
   double seconds;
   /* duration in seconds that the collective library estimates when the library chooses */
   double estimate;
+  /* an algorithm that is data; NULL: one of the library. For data: bytes of a chunk on a link of
+   * each way; `bytes` is then the most that a rank sends, and `steps` counts rounds */
+  const weft_algo *data;
+  double chunk[WEFT_MAX_WAYS];
 };
 
 /* Returns the axis along which the flows of a way (class of flows, fabric.h) move. */
@@ -138,6 +143,26 @@ struct weft_traffic weft_coll_plan (const struct weft_coll_shape *shape, enum we
                                     double bytes, const union weft_stack *stack,
                                     enum weft_coll_choice choice);
 
+/* Traffic of an algorithm that is data, which must be for the members of the group, on a fabric of
+ * tiers. Its rounds run one after the other: a round lasts as long as its busiest link needs. The
+ * latencies of messages add up along the longest chain of messages that wait for each other. */
+struct weft_traffic weft_coll_plan_data (const struct weft_coll_shape *shape,
+                                         const weft_algo *algorithm, double bytes,
+                                         const union weft_stack *stack);
+
+/* Latency of a round, and the seconds that its bytes take on idle links. */
+struct weft_coll_round {
+  double latency, busy;
+};
+
+/* The rounds of traffic whose algorithm is data; together they take traffic->seconds. Returns
+ * traffic->data->n_rounds rounds, which the caller frees. */
+struct weft_coll_round *weft_coll_rounds (const struct weft_coll_shape *shape,
+                                          const struct weft_traffic *traffic);
+
+/* The way (class of flows) of a message between two ranks on a fabric of tiers. */
+uint32_t weft_coll_way (const struct weft_fabric *fabric, uint32_t from, uint32_t to);
+
 /* The flow from a member to the next member of the group, or with `back` to the previous member. */
 struct weft_flow weft_coll_shift (const struct weft_group *group, uint32_t member, gboolean back);
 
@@ -158,15 +183,12 @@ double weft_coll_step_latency (const struct weft_traffic *traffic, uint32_t step
 /* Latency in seconds before the first step of a collective. */
 double weft_coll_base_latency (const struct weft_traffic *traffic);
 
-/* A collective is a list of moves. In round r, rank `from` sends piece `piece` of n to rank `to`,
- * which adds or stores the piece. In an all-to-all, the piece is the part of `from`'s tensor that
- * is addressed to `to`. All reduce moves of one round with one destination and one piece form a
- * single sum over their sources and the value at the destination. The sum runs in member order, as
- * fold.h defines. */
-struct weft_move {
-  uint32_t round, from, to, piece;
-  gboolean reduce;
-};
+/* A collective is a list of moves (struct weft_move, algorithm.h). In round r, rank `from` sends
+ * piece `piece` of n to rank `to`, which adds or stores the piece. In an all-to-all, the piece is
+ * the part of `from`'s tensor that is addressed to `to`. All reduce moves of one round with one
+ * destination and one piece form a single sum over their sources and the value at the destination.
+ * The sum runs in member order, as fold.h defines. */
+
 /* Returns the moves of a shift: in one round every rank sends its whole tensor, as piece 0, to the
  * rank `distance` places away. The caller frees the array. */
 GArray *weft_coll_shift_moves (uint32_t n, uint32_t distance);
@@ -184,7 +206,8 @@ GArray *weft_coll_direct_moves (enum weft_op_kind kind, uint32_t n);
 
 /* Returns the moves of a collective op among n members, sorted by round, then `to`, then `from`.
  * Members are counted from the end if the last member is the root of a broadcast, or if a shift
- * goes backwards. A choice other than WEFT_COLL_CANONICAL uses the ring. The caller frees the
- * array. */
+ * goes backwards. A choice other than WEFT_COLL_CANONICAL uses the ring. weft_coll_data_moves()
+ * returns those of an algorithm that is data, in the same order. The caller frees the array. */
 struct weft_op;
+GArray *weft_coll_data_moves (const struct weft_op *op, const weft_algo *algorithm);
 GArray *weft_coll_moves (const struct weft_op *op, uint32_t n, enum weft_coll_choice choice);

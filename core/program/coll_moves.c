@@ -10,7 +10,8 @@ ring_phase (GArray *moves, uint32_t n, uint32_t first_round, gboolean reduce)
   for (uint32_t r = 0; r + 1 < n; r++)
     for (uint32_t i = 0; i < n; i++) {
       uint32_t piece = (i + 2 * n - r - (reduce ? 1 : 0)) % n;
-      struct weft_move move = { first_round + r, i, (i + 1) % n, piece, reduce };
+      gboolean last = reduce && r + 2 == n;
+      struct weft_move move = { first_round + r, i, (i + 1) % n, piece, reduce, last, last };
       g_array_append_val (moves, move);
     }
 }
@@ -22,7 +23,7 @@ chain_phase (GArray *moves, uint32_t n)
 {
   for (uint32_t r = 0; r + 1 < n; r++)
     for (uint32_t piece = 0; piece < n; piece++) {
-      struct weft_move move = { r, r, r + 1, piece, FALSE };
+      struct weft_move move = { .round = r, .from = r, .to = r + 1, .piece = piece };
       g_array_append_val (moves, move);
     }
 }
@@ -35,7 +36,7 @@ direct_phase (GArray *moves, uint32_t n, uint32_t round, gboolean reduce)
   for (uint32_t to = 0; to < n; to++)
     for (uint32_t from = 0; from < n; from++)
       if (from != to) {
-        struct weft_move move = { round, from, to, reduce ? to : from, reduce };
+        struct weft_move move = { round, from, to, reduce ? to : from, reduce, reduce, reduce };
         g_array_append_val (moves, move);
       }
 }
@@ -46,7 +47,7 @@ weft_coll_shift_moves (uint32_t n, uint32_t distance)
   GArray *moves = g_array_new (FALSE, FALSE, sizeof (struct weft_move));
 
   for (uint32_t i = 0; i < n; i++) {
-    struct weft_move move = { 0, i, (i + distance) % n, 0, FALSE };
+    struct weft_move move = { .from = i, .to = (i + distance) % n };
     g_array_append_val (moves, move);
   }
   return moves;
@@ -100,6 +101,27 @@ compare_moves (gconstpointer a, gconstpointer b)
   return m->from < n->from ? -1 : m->from > n->from;
 }
 
+/* Counts the members of a broadcast or a shift from the end if the op goes backwards. */
+static void
+turn (GArray *moves, const struct weft_op *op, uint32_t n)
+{
+  for (uint32_t i = 0; i < moves->len && op->peer < 0; i++) {
+    struct weft_move *move = &g_array_index (moves, struct weft_move, i);
+    move->from = n - 1 - move->from;
+    move->to = n - 1 - move->to;
+  }
+}
+
+GArray *
+weft_coll_data_moves (const struct weft_op *op, const weft_algo *a)
+{
+  GArray *moves = g_array_copy (a->moves);
+
+  turn (moves, op, a->n);
+  g_array_sort (moves, compare_moves);
+  return moves;
+}
+
 GArray *
 weft_coll_moves (const struct weft_op *op, uint32_t n, enum weft_coll_choice choice)
 {
@@ -107,11 +129,7 @@ weft_coll_moves (const struct weft_op *op, uint32_t n, enum weft_coll_choice cho
                   : choice == WEFT_COLL_CANONICAL ? weft_coll_direct_moves (op->kind, n)
                                                   : weft_coll_ring_moves (op->kind, n);
 
-  for (uint32_t i = 0; i < moves->len && op->peer < 0; i++) {
-    struct weft_move *move = &g_array_index (moves, struct weft_move, i);
-    move->from = n - 1 - move->from;
-    move->to = n - 1 - move->to;
-  }
+  turn (moves, op, n);
   g_array_sort (moves, compare_moves);
   return moves;
 }

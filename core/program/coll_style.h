@@ -57,6 +57,14 @@ struct weft_coll_style {
 
 extern const struct weft_coll_style weft_coll_tiers, weft_coll_grid;
 
+/* In a group over several nodes the host posts every message to the NIC: a step inside a node takes
+ * at least as long as the post. */
+void weft_coll_wait_for_posts (const struct weft_coll_shape *s, enum weft_protocol protocol,
+                               struct weft_coll_terms *terms);
+
+/* The protocols that the library has: bits of enum weft_protocol. */
+unsigned weft_coll_protocols (const union weft_stack *stack);
+
 /* Whether a collective of this group can use a protocol. The topology must state the latencies of
  * the protocol. */
 gboolean weft_coll_has_protocol (const struct weft_coll_shape *s, enum weft_protocol protocol);

@@ -99,16 +99,23 @@ ring_steps (enum weft_op_kind kind, const struct weft_coll_shape *s, uint32_t st
 /* In a ring over several nodes the host posts every message to the NIC. A step inside a node
  * therefore takes at least as long as the post. NCCL counts three posts per step for protocol
  * Simple, and one post for the other protocols. */
+void
+weft_coll_wait_for_posts (const struct weft_coll_shape *s, enum weft_protocol protocol,
+                          struct weft_coll_terms *terms)
+{
+  double posts = (protocol == WEFT_PROTOCOL_SIMPLE ? 3 : 1) * s->cluster->f.fabric_post_latency;
+
+  if (s->side[WEFT_WAY_REMOTE] > 1)
+    terms->step[WEFT_WAY_LOCAL] = fmax (terms->step[WEFT_WAY_LOCAL], posts);
+}
+
 static void
 adjust_ring (const struct weft_coll_shape *s, const union weft_stack *stack,
              enum weft_protocol protocol, double whole, const double bytes[WEFT_MAX_WAYS],
              struct weft_coll_terms *terms)
 {
-  double posts = (protocol == WEFT_PROTOCOL_SIMPLE ? 3 : 1) * s->cluster->f.fabric_post_latency;
-
   (void) stack, (void) whole, (void) bytes;
-  if (s->side[WEFT_WAY_REMOTE] > 1)
-    terms->step[WEFT_WAY_LOCAL] = fmax (terms->step[WEFT_WAY_LOCAL], posts);
+  weft_coll_wait_for_posts (s, protocol, terms);
 }
 
 /* Multiples of the tensor size S that a node sends to other nodes, in two trees. The node sends

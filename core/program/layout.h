@@ -59,7 +59,7 @@ struct weft_layout_place {
 };
 
 struct weft_bucket {
-  uint64_t start, end; /* with padding */
+  uint64_t start, end; /* range, with padding */
   /* number of elements without the padding at the end of the bucket; gaps that align tensors
    * count */
   uint64_t unpadded;

@@ -95,8 +95,8 @@ weft_mesh_expert_replicas (const struct weft_mesh *m)
   return weft_mesh_stage_size (m) / (m->ep * m->etp);
 }
 
-/* Whether ranks hold experts in another distribution than the shards of dense tensors under tensor
- * parallelism. */
+/* Whether the ranks of a stage divide experts in another way than dense tensors: with expert
+ * parallelism, or with another tensor parallel size. */
 static inline int
 weft_mesh_deals_experts (const struct weft_mesh *m)
 {

@@ -69,10 +69,10 @@ struct weft_breakdown_cell {
 
 /* Numbers of one rank, or of the mean rank. */
 struct weft_breakdown {
-  double seconds; /* of the step */
+  double seconds; /* length of the step */
   struct weft_breakdown_cell cell[WEFT_N_WORK][WEFT_N_AXIS];
   double host_s, idle_s;
-  double flops[WEFT_N_WORK]; /* that the program executes, by class */
+  double flops[WEFT_N_WORK]; /* FLOPs of the program, by class */
 };
 
 /* Computes the breakdown of the activities between `begin` and `end`; parts outside are cut off.

@@ -22,7 +22,7 @@ program_of (const struct rerun *r, uint32_t actor)
   return r->plan->role[r->actors->role[actor]];
 }
 
-/* The number of an op's kind: its lane, and what it does. A receive counts as a send. */
+/* The number of an op's kind, which is the lane and the operation. A receive counts as a send. */
 static uint32_t
 kind_of (const weft_program *p, uint32_t op)
 {

@@ -9,8 +9,8 @@
 struct weft_waiting {
   enum weft_lane lane;
   uint32_t ranks;         /* number of ranks that wait */
-  uint32_t behind;        /* rank for which they wait; of several ranks of a stage, the first */
-  uint32_t behind_ranks;  /* number of ranks for which they wait */
+  uint32_t behind;        /* rank that is waited for; of several ranks of a stage, the first */
+  uint32_t behind_ranks;  /* number of ranks that are waited for */
   double seconds;         /* longest additional wait of one rank in a step */
 };
 
@@ -43,7 +43,7 @@ G_DEFINE_AUTOPTR_CLEANUP_FUNC (weft_disturbance, weft_disturbance_free)
 /* Sets the spread, and the step time to its mean, from the step times of n runs. */
 void weft_disturbance_set_runs (weft_disturbance *disturbance, const double *seconds, uint32_t n);
 
-/* Prints what the disturbance costs. */
+/* Prints by how much the disturbance lengthens the step. */
 void weft_disturbance_print (const weft_disturbance *disturbance, GString *out);
 
 /* Adds the member "disturbance" to the open JSON object. */

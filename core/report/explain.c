@@ -287,6 +287,9 @@ slowest_link (const struct weft_coll_shape *shape, const struct weft_traffic *t,
   const struct weft_load *loads = shift ? shape->next : shape->load;
   double bytes = 0, seconds = -1;
 
+  /* An algorithm that is data moves other bytes in each round. */
+  if (t->data)
+    return fmax (t->bytes[WEFT_WAY_LOCAL], t->bytes[WEFT_WAY_REMOTE]);
   for (uint32_t i = 0; i < (shift ? shape->n_next : shape->n_load); i++) {
     double crossing = weft_coll_link_bytes (&loads[i], t);
     if (crossing / loads[i].capacity > seconds) {
@@ -473,18 +476,23 @@ kernel_formula (const struct page *g, uint32_t op)
     return g_strdup_printf ("%s: %s / (%s x tiles %.2f x depth %.2f); the next piece fills the "
                             "last wave",
                             dims, flops, rate, c.tiles, c.depth);
-  if (c.gap + fmax (c.work, c.memory) != g->plan->seconds[g->out->role][op])
+  double bias = weft_cost_bias (&cost, g->p, op);
+  if (c.gap + fmax (c.work, c.memory) + bias != g->plan->seconds[g->out->role][op])
     return g_strdup_printf ("%s: as measured (cost_table)", dims);
   if (c.memory >= c.work)
-    return g_strdup_printf ("%s: %s + %s / %s", dims, gap, bytes, band);
+    return g_strdup_printf ("%s: %s + %s / %s%s%s", dims, gap, bytes, band, c.limit ? ", by " : "",
+                            c.limit ? weft_limit_words[c.limit] : "");
   if (c.share > 0)
     return g_strdup_printf ("%s: %s + %s / (%s x %.*f)", dims, gap, flops, rate,
                             c.share < 0.1 ? 4 : 2, c.share);
   g_autofree char *sums = human (c.sums, "s");
   g_autofree char *split =
       c.splits > 1 ? g_strdup_printf (" + %s to add %.0f parts", sums, c.splits) : g_strdup ("");
-  return g_strdup_printf ("%s: %s + %s / (%s x waves %.2f x tiles %.2f x depth %.2f)%s", dims, gap,
-                          flops, rate, c.waves, c.tiles, c.depth, split);
+  g_autofree char *bias_time = human (bias, "s");
+  g_autofree char *bias_text =
+      bias > 0 ? g_strdup_printf (" + %s for the bias", bias_time) : g_strdup ("");
+  return g_strdup_printf ("%s: %s + %s / (%s x waves %.2f x tiles %.2f x depth %.2f)%s%s", dims,
+                          gap, flops, rate, c.waves, c.tiles, c.depth, split, bias_text);
 }
 
 static void

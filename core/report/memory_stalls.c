@@ -66,7 +66,7 @@ is_for_memory (const struct weft_memory *memory, uint32_t op, uint32_t on)
   return FALSE;
 }
 
-/* What the start of a launch depends on. */
+/* The dependencies that delay the start of a launch. */
 struct need {
   double ready;  /* time at which all dependencies except waits for memory had ended */
   /* the op whose end was waited for last, of all waits for memory; WEFT_NO_OP: no wait for

@@ -97,9 +97,10 @@ double weft_grid_replay (const weft_grid *grid, struct weft_cell_times times, do
 
 /* The makespan (seconds of the whole grid) if chunks have different durations: times[rank *
  * n_chunks + chunk]. A pair takes the sum of the times of its two cells. The output of a stage
- * arrives at the next stage `transfer` seconds after the cell. */
+ * arrives at the next stage `transfer` seconds after the cell, and at once if that stage is on the
+ * same rank. Sets end[rank] to the end of the last cell of each rank; `end` may be NULL. */
 double weft_grid_replay_uneven (const weft_grid *grid, const struct weft_cell_times *times,
-                                double transfer);
+                                double transfer, double *end);
 
 /* Largest number of chunk activations that a rank keeps at once. F adds one activation; B frees it,
  * or I and W free half of it each. */

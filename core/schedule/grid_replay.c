@@ -13,7 +13,7 @@ struct replay {
   /* durations, at index place * stride; with stride 0 all places have the same durations */
   const struct weft_cell_times *times;
   uint32_t stride;
-  double transfer; /* seconds that the output of a stage takes to the next stage */
+  double transfer; /* seconds that the output of a stage takes to a stage of another rank */
   double **start;  /* start time of each cell, [rank][cell]; NULL: not stored */
   double *end;     /* end time of each event; negative: the event has not ended */
   double *clock;   /* by rank: end of the last cell that has run */
@@ -60,14 +60,13 @@ duration (const struct replay *r, uint32_t rank, const struct weft_cell *cell)
 static double
 ready (const struct replay *r, uint32_t rank, const struct weft_cell *cell, double start)
 {
-  uint32_t place = weft_grid_place (r->grid, rank, cell->chunk);
   struct event need[2];
 
   for (uint32_t n = needs (r->grid, rank, cell, need); n-- > 0;) {
     double end = r->end[event_index (r->grid, need[n])];
     if (end < 0)
       return end;
-    start = MAX (start, end + (need[n].place == place ? 0 : r->transfer));
+    start = MAX (start, end + (need[n].place / r->grid->n_chunks == rank ? 0 : r->transfer));
   }
   return start;
 }
@@ -199,15 +198,20 @@ replay_clear (struct replay *r)
   g_free (r->next);
 }
 
+/* Runs all cells, and sets end[] to the end of the last cell of each rank, unless it is NULL.
+ * Returns the makespan. */
 static double
-makespan (struct replay *r, const weft_grid *grid)
+makespan (struct replay *r, const weft_grid *grid, double *end)
 {
   double last = 0;
 
   replay_init (r, grid);
   run (r);
-  for (uint32_t rank = 0; rank < grid->n_ranks; rank++)
+  for (uint32_t rank = 0; rank < grid->n_ranks; rank++) {
     last = MAX (last, r->clock[rank]);
+    if (end)
+      end[rank] = r->clock[rank];
+  }
   replay_clear (r);
   return last;
 }
@@ -217,16 +221,16 @@ weft_grid_replay (const weft_grid *grid, struct weft_cell_times times, double **
 {
   struct replay r = { .times = &times, .start = start };
 
-  return makespan (&r, grid);
+  return makespan (&r, grid, NULL);
 }
 
 double
 weft_grid_replay_uneven (const weft_grid *grid, const struct weft_cell_times *times,
-                         double transfer)
+                         double transfer, double *end)
 {
   struct replay r = { .times = times, .stride = 1, .transfer = transfer };
 
-  return makespan (&r, grid);
+  return makespan (&r, grid, end);
 }
 
 /* The functions below check that a grid contains every work item of every microbatch once. The

@@ -69,7 +69,7 @@ weft_grid *weft_grid_blank (uint32_t n_ranks, uint32_t n_chunks, uint32_t n_micr
 /* Appends a cell (one pass of one microbatch) to the row of a rank. */
 void weft_order_put (GArray *row, enum weft_phase phase, uint32_t chunk, uint32_t micro);
 
-/* What a search looks for: an order of two chunks per rank, placed in a V, in which no rank keeps
+/* The target of a search: an order of two chunks per rank, placed in a V, in which no rank keeps
  * more than `most` (at least 2) chunk activations. */
 struct weft_v_spec {
   uint32_t n_ranks, n_micro, most;

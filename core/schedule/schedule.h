@@ -44,8 +44,8 @@ enum weft_grid_shape { WEFT_GRID_LOOP, WEFT_GRID_V, WEFT_GRID_TWO_WAYS };
 /* What the planner's lower bounds of time and memory may assume about a schedule
  * (planner/bound.c). */
 enum weft_in_flight {
-  /* bounds may assume nothing about the microbatches in flight, so the planner has no lower
-   * bound */
+  /* there is no closed formula: bounds count the microbatches in flight in the cells
+   * (planner/flights.h) */
   WEFT_IN_FLIGHT_UNKNOWN,
   /* the warm-up of 1F1B runs before the first backward; the pipeline idles while it fills and
    * drains */

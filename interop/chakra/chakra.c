@@ -7,7 +7,7 @@
 #include <math.h>
 #include <string.h>
 
-/* Version of the schema that the metadata names: what ASTRA-sim's own generators write. */
+/* Version of the schema in the metadata: the one that ASTRA-sim's own generators write. */
 #define SCHEMA_VERSION "0.0.4"
 
 /* A node has at most these attributes. */
@@ -26,7 +26,7 @@ struct writer {
   FILE *out;
   uint64_t bytes;
   GHashTable *group; /* numbers of groups, from 1, by group_key() */
-  GArray *channel;   /* struct channel of sends; then of receives */
+  GArray *channel;   /* array of struct channel, for sends and for receives */
   GByteArray *packed;
 };
 
@@ -71,7 +71,8 @@ add_attribute (struct node *node, const char *name, Weft__Chakra__Attribute__Val
   return node->list[n];
 }
 
-/* The kinds of values are those that Chakra's feeder reads (src/feeder/et_feeder_node.cpp). */
+/* Adds an attribute. The types of attributes are those that Chakra's feeder reads
+ * (src/feeder/et_feeder_node.cpp). */
 static void
 add_int32 (struct node *node, const char *name, uint32_t value)
 {
@@ -108,7 +109,7 @@ add_id (GArray *ids, uint64_t id)
   g_array_append_val (ids, id);
 }
 
-/* Adds the nodes of an op: two for a shift. */
+/* Adds the numbers of the nodes of an op. A shift has two nodes, other ops have one. */
 static void
 add_op (const weft_program *p, GArray *ids, uint32_t op)
 {
@@ -123,7 +124,7 @@ is_grouped (const weft_program *p, const uint32_t *lane, uint32_t at)
   return (p->op[lane[at]].flags & WEFT_OP_GROUPED) != 0;
 }
 
-/* Adds the ops of the launch before an op's own launch on its lane. */
+/* Adds the ops of the previous launch on the lane of an op. */
 static void
 add_lane_order (const weft_program *p, GArray *ids, uint32_t op)
 {
@@ -151,7 +152,7 @@ add_dependencies (const weft_program *p, struct node *node, uint32_t op)
 
 /* ------------------------------------------------------------------------ groups */
 
-/* A group by its kind and first member. */
+/* Key of a group in the hash table: its kind and its first member. */
 static uint64_t
 group_key (enum weft_group_kind kind, uint32_t first)
 {
@@ -206,8 +207,9 @@ number_groups (const weft_plan *plan, GHashTable *groups)
 
 /* ------------------------------------------------------------------------- nodes */
 
-/* The tag of the next transfer between this rank and `peer`: its way (a number below 128 that
- * sender and receiver agree on), and how many of this way there were before. `receives`: 0 or 1. */
+/* Returns the tag of the next transfer between this rank and `peer`. The tag has the way of the
+ * transfer (a number below 128, equal on sender and receiver) and the number of earlier transfers
+ * of this way. `receives`: 0 or 1. */
 static uint32_t
 next_tag (struct writer *w, uint32_t peer, uint32_t way, uint32_t receives)
 {
@@ -232,7 +234,8 @@ make_transfer (struct writer *w, struct node *node, uint32_t peer, uint32_t way,
   add_int32 (node, "comm_tag", next_tag (w, peer, way, receives));
 }
 
-/* Ways of transfers: between stages, forward and backward, and along rings by kind of group. */
+/* Ways (kinds) of transfers, which number tags: to the next stage, to the previous stage, and from
+ * WAY_RING on, one for each kind of group, between neighbours of a ring. */
 enum { WAY_NEXT, WAY_BACK, WAY_RING };
 
 static void
@@ -247,7 +250,8 @@ make_p2p (struct writer *w, struct node *node, uint32_t op)
   add_int64 (node, "comm_size", weft_op_bytes (w->program, op));
 }
 
-/* One half of a shift: to the member `peer` places after this one, or from the one before. */
+/* Makes one half of a shift: the send to the member that is `peer` places after this one in the
+ * group, or the receive from the member that is `peer` places before it. */
 static void
 make_shift (struct writer *w, struct node *node, uint32_t op, gboolean receives)
 {

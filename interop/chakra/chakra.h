@@ -12,22 +12,20 @@
  * Nodes. An op is a node with the number 2 op, named as in traces (weft_op_label()):
  *
  *   kernels              COMP_NODE with num_ops (FLOPs, at least 1) and tensor_size (bytes of
- *   memory
- *                        traffic). is_cpu_op is TRUE on lane host
+ *                        memory traffic). is_cpu_op is TRUE on lane host
  *   collectives          COMM_COLL_NODE with comm_type, pg_name (number of the group) and
- *   comm_size:
- *                        bytes of the tensor; of an all-gather those of one rank's piece, as
- *                        ASTRA-sim's algorithms expect
- *   sends, receives      COMM_SEND_NODE, COMM_RECV_NODE with comm_src, comm_dst, comm_tag,
- *   comm_size
+ *                        comm_size: bytes of the tensor; for an all-gather, bytes of one rank's
+ *                        piece, as ASTRA-sim's algorithms expect
+ *   sends, receives      COMM_SEND_NODE, COMM_RECV_NODE with comm_src, comm_dst, comm_tag and
+ *                        comm_size
  *   shifts of a ring     a send with number 2 op and a receive with number 2 op + 1
  *   copies to and from the host pool
  *                        MEM_STORE_NODE, MEM_LOAD_NODE with tensor_size; copies of tokens and of
  *                        scalars are COMP_NODEs
  *
- * duration_micros is what Weft's cost model predicts for the op alone, rounded up; attribute
- * weft.duration_ns has it in nanoseconds. ASTRA-sim uses it for COMP_NODEs without its roofline
- * model, and for broadcasts.
+ * duration_micros is the duration that Weft's cost model predicts for the op without contention,
+ * rounded up to microseconds; attribute weft.duration_ns has it in nanoseconds. ASTRA-sim uses
+ * duration_micros for broadcasts, and, if its roofline model is off, for COMP_NODEs.
  *
  * Dependencies. data_deps are the op's dependencies and the op before it on its lane; ctrl_deps are
  * the latter alone. ASTRA-sim's feeder follows data_deps, so lane order must be among them. Members

@@ -8,9 +8,11 @@
     git show v1.12.0:FILE ... | extract.py accelerate > accelerate.def
     git show core_v0.13.0:FILE ... | extract.py core > megatron_core.def
 
-The argument is `argparse`, for calls of add_argument(); `deepspeed`, `automodel`, `accelerate` or
-`core`, for the files that the head of their .def names, one after the other; or the name of a dataclass, whose members are dataclasses
-of the same file.
+The argument is one of these:
+  argparse                                for calls of add_argument()
+  deepspeed, automodel, accelerate, core  for the files that the first comment of the .def names,
+                                          one after the other
+  a dataclass                             whose members are dataclasses of the same file
 
 The source is parsed and not executed: neither the software nor its dependencies are needed.
 """
@@ -136,7 +138,7 @@ OPEN = ["optimizer.params", "scheduler.params", "amp", "aio", "autotuning", "che
 
 
 def constant_of(node, constants):
-    """The value of a constant, of pp_int(5e8), and of pydantic's Field(5, ge=0)."""
+    """The value of a constant; of pp_int(5) and of pydantic's Field(5, ge=0), the argument 5."""
     if isinstance(node, ast.Name):
         return constants.get(node.id)
     if isinstance(node, ast.Call) and node.args:
@@ -242,7 +244,7 @@ POLICIES = {"mp_policy": (("_target_", "TEXT", None), ("param_dtype", "TEXT", No
                           ("cast_forward_inputs", "BOOL", True)),
             "offload_policy": (("_target_", "TEXT", None), ("pin_memory", "BOOL", True))}
 
-# Sections of a recipe that build classes of other files.
+# Keys of sections of a recipe whose classes are in other files.
 RECIPE = ["recipe", "seed", "nvtx", "model._target_", "model.torch_dtype",
           "model.attn_implementation", "model.backend.dispatcher", "optimizer._target_",
           "optimizer.master_weights", "dataset.seq_len", "clip_grad_norm.max_norm",
@@ -302,13 +304,13 @@ def print_automodel(tree):
 
 # ------------------------------------------------------------------------------------ accelerate
 
-# Sections of a configuration, and how the arguments of `accelerate launch` that they give begin.
+# Sections of a configuration, and the first letters of their arguments of `accelerate launch`.
 LAUNCH = {"fsdp_config": ("fsdp_",), "megatron_lm_config": ("megatron_lm_",),
           "parallelism_config": ("parallelism_config_",),
           "deepspeed_config": ("deepspeed_", "zero_stage", "zero3_", "offload_", "gradient_"),
           "dynamo_config": ("dynamo_",), "fp8_config": ("fp8_",)}
 
-# A section that a flag of its own reads: the launcher passes it on unchanged.
+# A key without an argument of `accelerate launch`: the launcher passes its value on unchanged.
 LAUNCH_EXTRA = (("fsdp_config.fsdp_ignored_modules", "TEXT", None),)
 
 
@@ -344,12 +346,12 @@ def print_accelerate(tree):
 
 # ----------------------------------------------------------------------------------- Megatron-Core
 
-# Objects of a configuration, and the classes whose fields they have.
+# Configuration objects, and the classes whose fields each of them has.
 OBJECTS = {"TransformerConfig": ("ModelParallelConfig", "TransformerConfig"),
            "DistributedDataParallelConfig": ("DistributedDataParallelConfig",),
            "OptimizerConfig": ("OptimizerConfig",)}
 
-# Arguments of GPTModel that are objects of the program.
+# Arguments of GPTModel that are no settings, but objects such as a layer specification.
 PARTS = ("self", "config", "transformer_layer_spec", "mtp_block_spec", "vp_stage", "pre_process",
          "post_process")
 

@@ -62,7 +62,8 @@ weft_axes_free (weft_axes *axes)
 /* ------------------------------------------------------------------ process groups */
 
 /* Words in descriptions of process groups, and their axis: names of Megatron-Core's groups
- * (parallel_state.py) and of torchtitan's meshes. The first row that occurs counts. */
+ * (parallel_state.py) and of torchtitan's meshes. The first word that a description contains
+ * counts. */
 static const struct {
   const char *word;
   enum weft_lane lane;
@@ -141,7 +142,7 @@ can_be (const weft_axes *axes, const struct weft_trace_comm *c, enum weft_group_
   return TRUE;
 }
 
-/* Bytes of the elements that PyTorch names, by the first letters of their dtype. */
+/* Bytes of an element, by the first letters of the dtype that PyTorch has recorded. */
 static double
 element_bytes (const char *dtype)
 {
@@ -163,8 +164,8 @@ weft_axes_bytes (const struct weft_trace_comm *comm)
   return element_bytes (comm->dtype) * (double) MAX (comm->in, comm->out);
 }
 
-/* How well a use of the program explains a collective: 0 is perfect; the class weighs more than any
- * payload. */
+/* How much a recorded collective differs from a use in the program: 0 if class and payload are
+ * equal. Another class counts more than any other payload. */
 static double
 distance (const struct use *use, enum weft_work work, const struct weft_trace_comm *c)
 {
@@ -174,7 +175,7 @@ distance (const struct use *use, enum weft_work work, const struct weft_trace_co
   return far + (use->work == work ? 0 : 1000);
 }
 
-/* The kind of group of a collective; WEFT_GROUP_NONE: no kind of the job explains it. */
+/* The kind of group of a collective; WEFT_GROUP_NONE: the job has no such group. */
 static enum weft_group_kind
 find_group (const weft_axes *axes, const struct weft_trace_comm *c)
 {
@@ -222,7 +223,7 @@ weft_axes_set_described (const weft_axes *axes, weft_trace *trace)
 
 /* ------------------------------------------------------------------------- counts */
 
-/* Communication of one class on one stream. */
+/* All communication of one class on one stream. */
 struct queue {
   uint32_t stream;
   enum weft_work work;
@@ -250,15 +251,15 @@ queue_of (GArray *queues, const struct weft_trace_kernel *k)
   return &g_array_index (queues, struct queue, queues->len - 1);
 }
 
-/* Whether kernels of a class may be those of an op of class `op`: NCCL's all-to-all is sends and
- * receives. */
+/* Whether a kernel of class `kernel` may belong to an op of class `op`. NCCL executes an all-to-all
+ * as sends and receives. */
 static gboolean
 may_be (enum weft_work kernel, enum weft_work op)
 {
   return kernel == op || (kernel == WEFT_WORK_SEND_RECV && op == WEFT_WORK_ALL_TO_ALL);
 }
 
-/* Calls of a class that a role's program has on each axis. */
+/* Sets calls[axis] to the number of calls of a class in the program of a role. */
 static void
 count_uses (const weft_axes *axes, uint32_t role, enum weft_work work, double *calls)
 {

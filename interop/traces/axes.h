@@ -1,13 +1,14 @@
 /* axes.h - the mesh axis of communication in a measured trace.
  *
- * A collective that PyTorch describes has the axis of the process group: of the kinds of groups of
- * the job (mesh.h) those remain that have the recorded ranks (or only their number, if a profile
- * has no ranks), then those whose axis the description of the group names, then those in which the
- * program runs this collective; of several the one with the nearest number of bytes.
+ * If PyTorch has recorded the process group of a collective, the axis is that of a kind of group of
+ * the job (mesh.h). Candidates are ruled out one after the other: groups with other ranks (or, if
+ * the profile has no ranks, with another number of ranks), groups whose axis is not the one in the
+ * description of the process group, and groups in which the program does not run this collective.
+ * Of several remaining groups, the one with the nearest number of bytes is taken.
  *
- * Without a description, the collectives of one kind on one stream belong to one communicator. They
- * have the axis in which the program runs this collective; of several axes, the one whose number of
- * calls is nearest. */
+ * If no process group is recorded, all collectives of one kind on one stream are taken to belong to
+ * one communicator. Its axis is the one in which the program runs this collective; of several axes,
+ * the one with the nearest number of calls. */
 #pragma once
 #include "interop/traces/trace.h"
 
@@ -21,7 +22,7 @@ G_DEFINE_AUTOPTR_CLEANUP_FUNC (weft_axes, weft_axes_free)
  * recorded. */
 double weft_axes_bytes (const struct weft_trace_comm *comm);
 
-/* Sets the axes of all communication of a trace that has a description. */
+/* Sets the axes of all communication whose process group has a description that names an axis. */
 void weft_axes_set_described (const weft_axes *axes, weft_trace *trace);
 
 /* Sets the axes of the communication without a description on one GPU, by its calls between `begin`

@@ -5,7 +5,7 @@
 
 /* The sum over the joined calls of a shape. */
 struct sum {
-  struct weft_measurement row; /* without its seconds */
+  struct weft_measurement row; /* kind and shape; seconds are set at the end */
   double seconds, least;
   uint64_t n;
 };
@@ -66,8 +66,8 @@ seconds_of (const struct weft_trace_kernel *k)
 
 /* --------------------------------------------------------------------------- shapes */
 
-/* The sizes of a product by the shapes of its operands: "aten::mm [[1024,64],[64,192]] ...". The
- * first operand of addmm, a vector, is passed over. */
+/* Reads the sizes of a matrix product from the shapes of its operands, such as "aten::mm
+ * [[1024,64],[64,192]] ...". Skips the first operand of addmm, which is a vector. */
 static gboolean
 read_product (const char *text, uint64_t *size)
 {
@@ -90,7 +90,7 @@ read_product (const char *text, uint64_t *size)
   return n == 2;
 }
 
-/* Sizes of the operands of an op's product: rows, the size that is summed over, columns. */
+/* Sets size[] to the sizes of the matrix product of an op: rows, inner dimension, columns. */
 static gboolean
 product_of_op (const weft_program *p, uint32_t op, uint64_t *size)
 {
@@ -111,7 +111,7 @@ product_of_op (const weft_program *p, uint32_t op, uint64_t *size)
   }
 }
 
-/* Whether a call is that of an op, by what the trace records of it. */
+/* Whether a recorded call can belong to an op, by its recorded sizes or bytes. */
 static gboolean
 is_call_of (const struct joiner *j, const struct weft_trace_kernel *k, const weft_program *p,
             uint32_t op)
@@ -129,8 +129,8 @@ is_call_of (const struct joiner *j, const struct weft_trace_kernel *k, const wef
   return bytes > 0 && fabs (bytes - weft_op_bytes (p, op)) < 0.5;
 }
 
-/* Joins a call with the first op of each kind that has what the trace records. Whether there was
- * one. */
+/* Joins a call with the first op of each kind that has the recorded sizes or bytes. Returns whether
+ * there was such an op. */
 static gboolean
 join_recorded (struct joiner *j, const struct weft_trace_kernel *k, const weft_program *p,
                const GArray *ops)
@@ -149,8 +149,8 @@ join_recorded (struct joiner *j, const struct weft_trace_kernel *k, const weft_p
 
 /* --------------------------------------------------------------------------- classes */
 
-/* The ops of a class and axis in a row of the prediction that are calls, as breakdown.h counts
- * them. */
+/* Returns the ops of a class and axis in a row of the predicted timeline, without those that
+ * breakdown.h does not count as calls. */
 static GArray *
 ops_of (const weft_program *p, const weft_timeline *t, uint32_t row, enum weft_work work,
         unsigned axis)

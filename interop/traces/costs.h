@@ -1,4 +1,4 @@
-/* costs.h - measured seconds of ops, out of one profile: rows of a cost table (cost_table.h).
+/* costs.h - makes rows of a cost table (cost_table.h) from one profile: measured seconds of ops.
  *
  * Kernels of a trace are joined with ops of the program, class by class and axis by axis, on each
  * rank:
@@ -21,7 +21,7 @@ struct weft_costs_class {
   enum weft_work work;
   unsigned axis;
   uint64_t calls, joined;
-  uint64_t ops; /* of the program */
+  uint64_t ops; /* number of ops in the program */
 };
 
 typedef struct weft_costs {

@@ -7,7 +7,7 @@
 
 /* --------------------------------------------------------------- members of a document */
 
-/* Where the parser is in the document. */
+/* Position of the parser in the document. */
 enum place { ROOT, TOP, DEVICES, DEVICE, JOB, EVENTS, EVENT, ARGS, LIST, SKIPPED };
 
 /* Members that are read: constant, place, name. A list is kept as text: "[0,1]". */
@@ -59,7 +59,7 @@ static const struct {
 #undef MEMBER
 };
 
-/* What is kept of an event, by its category. */
+/* The data that are kept of an event, by its category. */
 enum keep {
   KEEP_NOTHING,
   KEEP_KERNEL,
@@ -78,7 +78,7 @@ static const struct {
   { "cpu_op", KEEP_SHAPE },        { "collective", KEEP_KERNEL },  { "p2p", KEEP_KERNEL },
 };
 
-/* An op of the host by its External id, and its row in weft_trace.shape. */
+/* An op of the host: its External id, and its row in weft_trace.shape. */
 struct host_op {
   int64_t external;
   uint32_t shape;
@@ -87,13 +87,13 @@ struct host_op {
 struct reader {
   weft_trace *trace;
   const struct weft_trace_options *options;
-  const char *name; /* of the file */
+  const char *name; /* name of the file */
   struct weft_trace_rank *rank;
   GHashTable *process;     /* GPUs of a trace of weft sim: struct weft_trace_rank by pid */
   GByteArray *place;       /* enum place of every open container */
-  enum member member;      /* of the newest key */
-  enum member list;        /* of the list that is read */
-  GString *text[N_MEMBER]; /* value of each member in the open event, if `has` it */
+  enum member member;      /* member of the newest key */
+  enum member list;        /* member whose list is being read */
+  GString *text[N_MEMBER]; /* value of each member in the open event; valid if has[] is TRUE */
   gboolean has[N_MEMBER];
   GArray *launches;    /* struct weft_trace_launch */
   GArray *external;    /* int64_t, External id of each kernel, if shapes are kept */
@@ -115,8 +115,8 @@ value (const struct reader *r, enum member member)
 #define MOST_TIME ((int64_t) 1 << 62)
 #define MOST_LENGTH ((int64_t) 1 << 55)
 
-/* Microseconds with a fraction as nanoseconds. Without a detour by double, which would round times
- * since 1970 to quarters of a microsecond. */
+/* Converts microseconds with a fraction to nanoseconds. Does not use double, which would round
+ * times since 1970 to quarters of a microsecond. */
 static gboolean
 read_time (const char *text, int64_t *ns)
 {
@@ -199,7 +199,8 @@ read_comm (struct reader *r)
   return weft_trace_comm_row (r->trace, &comm);
 }
 
-/* In a trace of weft sim, the GPU of a process, whose number is the rank. */
+/* Returns the GPU of the open event in a trace of weft sim, where the number of a process is the
+ * rank. */
 static struct weft_trace_rank *
 own_rank (struct reader *r)
 {
@@ -224,7 +225,7 @@ find_word (const char *const *words, const char *text, uint8_t *at)
   return FALSE;
 }
 
-/* Class and axis of an op that weft sim has written. */
+/* Reads the class and axis of an op that weft sim has written. */
 static gboolean
 read_own (struct reader *r, struct weft_trace_kernel *k)
 {
@@ -265,7 +266,8 @@ keep_kernel (struct reader *r, enum weft_trace_kind kind)
   return TRUE;
 }
 
-/* Calls that put work on a stream; the others, such as synchronisations, are not kept. */
+/* Stores the launch if the call puts work on a stream. Other calls, such as synchronisations, are
+ * not stored. */
 static gboolean
 keep_launch (struct reader *r)
 {
@@ -343,7 +345,8 @@ end_event (struct reader *r)
 
 /* --------------------------------------------------------------------- callbacks */
 
-/* More nested containers than any profiler writes; a limit to the memory of hostile files. */
+/* Largest depth of nested containers. Profilers write fewer; the limit bounds the memory that a
+ * hostile file can take. */
 enum { MOST_DEPTH = 1000 };
 
 static enum place
@@ -421,7 +424,7 @@ close_container (struct reader *r)
   return was == EVENT ? end_event (r) : 1;
 }
 
-/* A value of the document: of a member that is kept, or of a list that is kept. */
+/* Takes a value of the document, if its member or its list is kept. */
 static int
 scalar (struct reader *r, const char *text, gsize length)
 {
@@ -561,7 +564,7 @@ join_shapes (struct reader *r)
   }
 }
 
-/* Whether the document was one of events; completes its GPUs. */
+/* Completes the GPUs of the document. FALSE: the document had no list of events. */
 static gboolean
 finish (struct reader *r, GError **error)
 {

@@ -1,5 +1,5 @@
 /* kineto.h - traces in Chrome's event format, as PyTorch's profiler (Kineto) writes them:
- * pytorch/kineto libkineto/src/output_json.cpp. Of the events, those that trace.h stores are kept:
+ * pytorch/kineto libkineto/src/output_json.cpp. These events are kept:
  *
  *   kernel, gpu_memcpy, gpu_memset    work of a GPU, with stream, correlation and, of NCCL's
  *                                     kernels, the arguments of the collective

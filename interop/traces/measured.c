@@ -28,8 +28,8 @@ whole_window (const struct weft_trace_rank *rank)
   return w;
 }
 
-/* The step of a trace of weft sim, whose ranks have one clock: from 0 to the last end of any
- * rank. */
+/* The step of a trace of weft sim. It lasts from 0 to the last end of any rank, because all ranks
+ * have one clock. */
 static struct weft_measured_window
 own_window (const weft_trace *trace)
 {
@@ -150,7 +150,7 @@ no_steps (const weft_trace *trace, GError **error)
                          trace->name);
 }
 
-/* Chooses among numbered steps: the one that was asked for, or that of median length. */
+/* Chooses one of the numbered steps: the step that the user named, or the one of median length. */
 static gboolean
 choose_number (const weft_trace *trace, GArray *common, const char *asked, int64_t *number,
                GError **error)
@@ -232,7 +232,7 @@ activities_of (const struct weft_trace_rank *rank, const struct weft_measured_wi
   for (guint i = 0; i < rank->kernel->len; i++) {
     const struct weft_trace_kernel *k = kernel_at (rank, i);
     if (k->end <= w->begin || k->begin >= w->end || k->end == k->begin ||
-        k->axis == WEFT_LANE_HOST) /* ops of weft sim that run on the CPU */
+        k->axis == WEFT_LANE_HOST) /* in traces of weft sim: ops that run on the CPU */
       continue;
     const struct weft_activity a = {
       .begin = (double) (k->begin - w->begin) * 1e-9,
@@ -319,8 +319,8 @@ check_ranks (const weft_plan *plan, const weft_trace *trace, GError **error)
   return TRUE;
 }
 
-/* Notes GPUs whose name shares no word with that of the cluster's GPU: "H100" of "NVIDIA H100 80GB
- * HBM3". */
+/* Adds a note if the name of a recorded GPU and the name of the cluster's GPU have no word in
+ * common (such as "H100" in "NVIDIA H100 80GB HBM3"). */
 static void
 note_gpu (weft_measured *m, const weft_plan *plan, const weft_trace *trace)
 {

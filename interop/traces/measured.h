@@ -8,8 +8,8 @@
 
 /* Kernels of one name whose class is not known. */
 struct weft_measured_name {
-  const char *name;      /* of the trace */
-  double calls, seconds; /* of the mean rank */
+  const char *name;      /* owned by the trace */
+  double calls, seconds; /* mean over the ranks */
 };
 
 /* Nanoseconds of the step on one GPU of the trace. */
@@ -20,15 +20,15 @@ struct weft_measured_window {
 typedef struct weft_measured {
   struct weft_breakdown mean;
   uint32_t n_ranks; /* GPUs in the trace */
-  struct weft_measured_window *window; /* of each GPU, in the order of the trace */
-  gboolean *roles;  /* by role: whether a rank of it is in the trace */
-  char *step;       /* which step: "step 12, the median of 10 to 14" */
+  struct weft_measured_window *window; /* window of each GPU, in the order of the trace */
+  gboolean *roles;  /* by role: whether the trace has a rank of this role */
+  char *step;       /* description of the step: "step 12, the median of 10 to 14" */
   GArray *unknown;  /* struct weft_measured_name, largest seconds first */
   double counted_s; /* communication whose axis was chosen by the number of calls (axes.h) */
   /* the ranks with the least and with the most seconds in which kernels run, and these seconds */
   uint32_t kernels_rank[2];
   double kernels_s[2];
-  GPtrArray *note; /* texts: what does not agree with the job */
+  GPtrArray *note; /* texts: differences between trace and job */
 } weft_measured;
 
 /* Chooses a step and computes its breakdown; sets axes in the trace. `step`: NULL: the step of

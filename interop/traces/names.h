@@ -10,5 +10,5 @@ enum weft_work weft_names_work (const char *name);
 enum weft_work weft_names_collective (const char *name);
 
 /* Sets the class of every kernel of a trace, and the axis of kernels and of copies between GPU and
- * host. The axis of other communication is set by weft_trace_axes() (measured.h). */
+ * host. The functions of axes.h set the axis of other communication. */
 void weft_names_classify (weft_trace *trace);

@@ -3,8 +3,8 @@
 #include <sqlite3.h>
 #include <string.h>
 
-/* A GPU of a process. A process is the upper bits of globalPid and globalTid, which have the number
- * of a thread in their lowest 24 bits. */
+/* A GPU of a process. globalPid and globalTid have the number of the process in their upper bits,
+ * and the number of a thread in the lowest 24 bits. */
 struct gpu {
   int64_t process, device;
   struct weft_trace_rank *rank;
@@ -27,7 +27,7 @@ struct reader {
 gboolean
 weft_nsys_claims (const char *bytes, gsize n)
 {
-  static const char magic[] = "SQLite format 3"; /* with its NUL: the file format, section 1.3 */
+  static const char magic[] = "SQLite format 3"; /* SQLite file format, 1.3; with NUL */
   return n >= sizeof magic && memcmp (bytes, magic, sizeof magic) == 0;
 }
 
@@ -52,7 +52,7 @@ prepare (const struct reader *r, const char *sql, const char *what, GError **err
   return NULL;
 }
 
-/* Whether a row comes from a query with one text parameter. */
+/* Whether a query with one text parameter returns a row. */
 static gboolean
 exists (const struct reader *r, const char *sql, const char *name)
 {
@@ -66,7 +66,8 @@ exists (const struct reader *r, const char *sql, const char *name)
   return found;
 }
 
-/* Views are no tables: the query of a hostile view may never end. */
+/* Whether a table exists. Views are not accepted, because the query of a hostile view may never
+ * end. */
 static gboolean
 has_table (const struct reader *r, const char *table)
 {
@@ -125,8 +126,8 @@ row_times (const struct reader *r, sqlite3_stmt *row, const char *table, int64_t
                          r->name, table, *begin, *end);
 }
 
-/* What is read from one of the tables of work. Columns: start, end, process, device, streamId,
- * correlationId, name. */
+/* A table of kernels, copies or fills. The query returns the columns start, end, process, device,
+ * streamId, correlationId and name. */
 struct table {
   const char *name, *joins, *text;
   enum weft_trace_kind kind;

@@ -1,8 +1,8 @@
 #include "interop/traces/stack_fit.h"
 #include <math.h>
 
-/* Fields that are fitted; two fields of one class are changed by the same factor. A field that is 0
- * stands for memory_share, so memory_share comes last. */
+/* The fields that are fitted. Two fields of one class are changed by the same factor. A field with
+ * value 0 takes the value of memory_share, so memory_share is fitted last. */
 static const struct {
   unsigned row;
   enum weft_work work;
@@ -17,10 +17,11 @@ static const struct {
   { WEFT_STACK_memory_share, WEFT_WORK_POINTWISE },
 };
 
-/* Most changes of a value; each comes nearer by the share of the time that depends on it. */
+/* Largest number of changes of a value. Only a part of the time depends on the value, so one change
+ * is not enough. */
 enum { MOST_ROUNDS = 12 };
 
-/* Range of the fields: shares of a rate. */
+/* Range of the fields, which are fractions of a rate. */
 #define LEAST 0.01
 #define MOST 1.0
 

@@ -1,17 +1,18 @@
-/* stack_fit.h - efficiencies of a software stack, out of one profile.
+/* stack_fit.h - fits efficiencies of a software stack to one profile.
  *
- * A field is a share of a rate that one class of kernels reaches. It is changed until the seconds
- * of these kernels in the program, priced alone and without the gaps between them, are those of the
- * profile; it stays within its range. `weft fit` (planner/fit.h) fits more constants, but to
- * several measured steps. */
+ * A field is the fraction of a rate that one class of kernels reaches. The field is changed within
+ * its range until the predicted seconds of these kernels, without contention and without the gaps
+ * between kernels, equal the seconds in the profile. `weft fit` (planner/fit.h) fits more
+ * constants, but to several measured steps. */
 #pragma once
 #include "interop/traces/measured.h"
 
 struct weft_stack_fitted {
-  unsigned row;                /* of weft_stack_table */
+  unsigned row;                /* row of weft_stack_table */
   enum weft_work work;
   double before, after;        /* values of the field */
-  double predicted, measured;  /* seconds of the class, of the mean rank; predicted with `after` */
+  /* seconds of the class, mean over the ranks; `predicted` is with the value `after` */
+  double predicted, measured;
 };
 
 /* Fits the fields of all classes that the profile has. The plan is priced anew meanwhile, and has

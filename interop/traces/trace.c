@@ -31,7 +31,7 @@ hash_comm (const void *data)
   return hash;
 }
 
-/* Equal texts are the same string of the trace, so pointers are compared. */
+/* The trace stores equal texts once, so comparing pointers is enough. */
 static gboolean
 equal_comm (const void *a, const void *b)
 {
@@ -323,8 +323,9 @@ rank_at (const weft_trace *trace, guint i)
   return g_ptr_array_index (trace->rank, i);
 }
 
-/* Gives every GPU its rank: what the file says, else the number in its name, to which the position
- * of the GPU in the file is added; the GPUs of the only file are ranks 0, 1, ... */
+/* Sets the rank of every GPU: the rank that the file has recorded, or else the number in the name
+ * of the file plus the position of the GPU in the file. If there is only one file, its GPUs are
+ * ranks 0, 1, ... */
 static gboolean
 number_ranks (weft_trace *trace, GError **error)
 {

@@ -2,8 +2,7 @@
  *
  * A trace is one file or a folder of files. Formats:
  *   - JSON of the PyTorch profiler (Kineto; Chrome's event format), also as .gz, and the traces
- *   that
- *     `weft sim --trace` writes;
+ *     that `weft sim --trace` writes;
  *   - SQLite databases that `nsys export --type sqlite` writes.
  *
  * Files are read as a stream: memory is proportional to the kernels, copies and launches, about a
@@ -24,7 +23,7 @@ struct weft_trace_comm {
   const char *ranks; /* "[0, 1, 2, 3]", cut after 30 ranks with "..."; NULL: not recorded */
   int64_t size;      /* ranks of the group; 0: not recorded */
   int64_t in, out;   /* elements that this rank sends and receives */
-  /* Set by weft_trace_axes() (measured.h). */
+  /* Set by axes.h, and for copies by names.h. */
   uint8_t axis;
 };
 
@@ -32,8 +31,8 @@ enum weft_trace_kind { WEFT_TRACE_KERNEL, WEFT_TRACE_MEMCPY, WEFT_TRACE_MEMSET, 
 
 struct weft_trace_kernel {
   int64_t begin, end;
-  int64_t launched; /* begin of the call that launched it; WEFT_TRACE_NONE: not recorded */
-  const char *name; /* of the trace */
+  int64_t launched; /* begin of the launch call; WEFT_TRACE_NONE: not recorded */
+  const char *name; /* owned by the trace */
   uint32_t comm;    /* row of weft_trace.comm; WEFT_TRACE_NO_COMM: none */
   uint32_t stream;
   uint32_t shape;     /* row of weft_trace.shape, from 1; 0: not recorded */
@@ -61,7 +60,7 @@ struct weft_trace_rank {
 
 typedef struct weft_trace {
   char *name;       /* path, as the user typed it */
-  const char *tool; /* who recorded it: "PyTorch profiler", "Nsight Systems", "weft sim" */
+  const char *tool; /* recorded by: "PyTorch profiler", "Nsight Systems", "weft sim" */
   GPtrArray *rank;  /* struct weft_trace_rank, in order of rank */
   GArray *comm;     /* struct weft_trace_comm */
   GPtrArray *shape; /* texts: name of the op, "Input Dims" and "Input type" of a cpu_op */

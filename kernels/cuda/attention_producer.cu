@@ -140,7 +140,7 @@ template <class T, int D> struct consumer {
 
   const forward_block<T, D> &b;
   int group;     /* number of the warpgroup */
-  int low, high; /* the key tiles that its queries see, of those of the block */
+  int low, high; /* range of the block's key tiles that this warpgroup's queries see */
 
   /* Waits for the turn of this warpgroup to issue products. */
   __device__ __forceinline__ void take (void) const
@@ -148,7 +148,7 @@ template <class T, int D> struct consumer {
     named_sync (1 + group, TOGETHER);
   }
 
-  /* Passes the turn on; the last one of the block ends with its warpgroup. */
+  /* Passes the turn to the next warpgroup. The last warpgroup keeps its last turn. */
   __device__ __forceinline__ void pass (int i) const
   {
     if (group < size::CONSUMERS - 1 || i + 1 < b.n)

@@ -1,5 +1,5 @@
 /* Backward of fused causal attention with a producer warp (attention_producer.cu), of whole
- * sequences: five products per pair of tiles, where attention_warpgroup.cu makes seven.
+ * sequences: five products per pair of tiles, where attention_warpgroup.cu computes seven.
  *
  * A block has 128 keys, 64 for each of two consumer warpgroups, and passes over tiles of 64
  * queries of all heads of the group, last tiles first. A consumer computes the transposed scores
@@ -12,10 +12,10 @@
  * Query gradients are summed in fp32 in scratch. A second warp of the producer's warpgroup
  * copies them there by TMA: the first block of a tile stores, the later ones add. Blocks of a
  * tile add in the order of their keys, so the sums have the same bits in every run, with or
- * without deterministic_mode: each block waits for its turn. Blocks take their work by a ticket,
- * the longest of all heads first, so a block waits only for blocks that have started; and
- * because all pass over the queries in the same order, it runs one tile behind the block before
- * it. A last kernel rounds the sums.
+ * without deterministic_mode: each block waits for its turn. A block takes a ticket, which
+ * assigns the longest remaining work, so a block waits only for blocks that have started. All
+ * blocks pass over the queries in the same order, so each runs one tile behind the block for
+ * which it waits. A last kernel rounds the sums.
  *
  *   heads of                                  64         128
  *   registers: producer, consumers            24, 240    24, 240
@@ -62,7 +62,7 @@ template <class T> struct produced_backward {
   backward_of<T> b;
   float *sums; /* for each head and tile of queries, in the order of registers: place_of_sum() */
   uint32_t *turns, *tickets; /* blocks that have added to a tile; blocks that have started */
-  uint64_t rows;             /* of `known` for each head */
+  uint64_t rows;             /* rows of `known` for each head */
   struct order order;
 };
 
@@ -83,25 +83,25 @@ template <class T, int D> struct backward_block {
   ring<Q_STAGES> q;
   ring<DO_STAGES> dout;
   ring<1> sum;
-  int number; /* of the tile of keys */
+  int number; /* number of the tile of keys */
   struct head h;
   struct tile mine;
-  int first, tiles, each; /* tiles of queries that see the keys; query heads of the group */
+  int first, tiles, each; /* number of query tiles that see the keys; query heads of the group */
 
   __device__ __forceinline__ int steps (void) const
   {
     return tiles * each;
   }
 
-  /* Number of a step's tile, of all heads of all sequences. */
+  /* Number of the query tile of a step, counted over all heads of all sequences. */
   __device__ __forceinline__ uint64_t place_of (const struct step &s) const
   {
     return (h.batch * p.b.a.heads + h.query + (unsigned) s.head) * (p.rows / QUERIES) +
            (unsigned) s.tile;
   }
 
-  /* Number of blocks that add to a tile of queries before this one: those of earlier keys that the
-   * tile sees. */
+  /* Number of blocks that add to a tile of queries before this block: the blocks of earlier keys
+   * which these queries see. */
   __device__ __forceinline__ uint32_t blocks_before (int tile) const
   {
     int64_t from = (int64_t) tile * QUERIES - (int64_t) p.b.a.window + 1;
@@ -109,7 +109,7 @@ template <class T, int D> struct backward_block {
     return (uint32_t) (number - (from > 0 ? (int) (from / KEYS) : 0));
   }
 
-  /* The first step; and the step after a step. */
+  /* begin() returns the first step; go_on() changes a step to the next one. */
   __device__ __forceinline__ struct step begin (void) const
   {
     struct step s = { 0, first + tiles - 1, 0 };
@@ -220,8 +220,8 @@ produce (const backward_block<T, D> &b)
   }
 }
 
-/* Adds the query gradients of each step to the sums, in turn. The turn of a step is passed on while
- * the next one is added. */
+/* Adds the query gradients of each step to the sums when it is this block's turn for the tile. The
+ * turn is passed to the next block while the following step is added. */
 template <class T, int D>
 static __device__ __forceinline__ void
 add_queries (const backward_block<T, D> &b)
@@ -229,7 +229,7 @@ add_queries (const backward_block<T, D> &b)
   typedef sizes<D> size;
   const produced_backward<T> &p = b.p;
 
-  uint32_t *last = NULL; /* the turn that is not passed on yet */
+  uint32_t *last = NULL; /* turn of the previous step, to be passed on */
 
   for (struct step s = b.begin (); s.number < b.steps (); b.go_on (&s)) {
     const uint64_t place = b.place_of (s);
@@ -262,7 +262,7 @@ template <class T, int D> struct key_consumer {
 
   const backward_block<T, D> &b;
   int group;        /* number of the warpgroup */
-  struct step seen; /* whose scores are turned into probabilities next */
+  struct step seen; /* step whose probabilities are computed next */
   float dk[D / 8][4], dv[D / 8][4], s[N / 8][4], dp[N / 8][4], dq[PANEL / 8][4];
   uint32_t p[N / TERMS][4], ds[N / TERMS][4];
 
@@ -295,7 +295,8 @@ template <class T, int D> struct key_consumer {
     copies_are_seen ();
   }
 
-  /* A panel of the columns of the query gradients: gradients of scores times keys. */
+  /* Issues the products of a panel of columns of the query gradients: gradients of scores times
+   * keys. */
   __device__ __forceinline__ void begin_sum (int i)
   {
     const uint64_t left = tile_turned<KEYS> (b.ds_tile + i % 2 * size::SCORE_TILE),
@@ -308,8 +309,8 @@ template <class T, int D> struct key_consumer {
                                             right + turned_terms_at (k), k > 0);
   }
 
-  /* Hands query gradients to the warp that adds them: sixteen bytes of a thread after those of its
-   * neighbour. */
+  /* Stores the query gradients of this thread in shared memory for the warp that adds them to the
+   * result. Consecutive threads store consecutive pieces of sixteen bytes. */
   __device__ __forceinline__ void hand_over (int i) const
   {
     struct alignas (16) four {
@@ -328,8 +329,8 @@ template <class T, int D> struct key_consumer {
       mbarrier_arrive (b.sum.full);
   }
 
-  /* Adds to the key gradients, and begins the query gradients, of a step whose gradients of scores
-   * are in ds. The other consumer must have stored its own. */
+  /* Adds to the key gradients and begins the query gradients of a step. `ds` has this consumer's
+   * gradients of scores; the other consumer must have stored its gradients of scores too. */
   __device__ __forceinline__ void begin_gradients (int i)
   {
     multiply_by<T, D, N> (dk, ds, tile_turned<N> (b.q_stage (i)));
@@ -349,7 +350,7 @@ template <class T, int D> struct key_consumer {
       hand_over (i);
   }
 
-  /* Turns scores, whose products have finished, into probabilities. */
+  /* Computes probabilities from scores. The products of the scores have finished. */
   __device__ __forceinline__ void become_probabilities (int i)
   {
     const struct attention &a = b.p.b.a;
@@ -360,7 +361,7 @@ template <class T, int D> struct key_consumer {
     b.go_on (&seen);
   }
 
-  /* Adds to the value gradients, and computes the gradients of scores meanwhile. */
+  /* Computes the gradients of scores, while products add to the value gradients. */
   __device__ __forceinline__ void differentiate (int i)
   {
     round_to<T> (p, s);
@@ -410,7 +411,7 @@ consume (backward_block<T, D> &b, const uint32_t *ticket)
   products_begin ();
   c.begin_gradients (b.steps () - 1);
   c.finish_gradients (b.steps () - 1);
-  begin_work (&b, *ticket); /* again: in the loop, registers do not suffice for all of it */
+  begin_work (&b, *ticket); /* again, because registers do not suffice to keep this in the loop */
   leave<D> (strip<T>{ b.p.b.dkv + k_at (a, b.h, 0), a.kv_row, a.width }, b.mine, c.dk, by,
             b.p.b.adds_kv);
   leave<D> (strip<T>{ b.p.b.dkv + v_at (a, b.h, 0), a.kv_row, a.value }, b.mine, c.dv, one,
@@ -501,7 +502,8 @@ __launch_bounds__ (GROUP) round_queries (backward_of<T> b, const float *sums)
 
 /* The scratch of a call: lse and delta, sums of query gradients, turns, tickets. */
 struct room {
-  uint64_t rows, sums, turns, bytes; /* rows of a head; begins of parts; end */
+  /* rows: rows of a head; sums, turns: begins of these parts; bytes: the end */
+  uint64_t rows, sums, turns, bytes;
 };
 
 static struct room
@@ -559,7 +561,7 @@ run_bwd (const struct weft_cuda_launch *l, const struct attention_call *c,
   typedef sizes<D> size;
   const struct attention &a = c->a;
   const uint64_t heads = a.batch * a.heads, groups = a.batch * a.groups;
-  /* queries and output gradients in 16 bits, and their sums, read and written */
+  /* queries and output gradients are read in 16 bits; sums are read and written in fp32 */
   const uint64_t bytes = a.heads / a.groups * a.queries.tokens *
                          ((a.width + a.value) * sizeof (T) + 2 * D * sizeof (float));
   struct room r = room_of (heads, a.queries.tokens, a.width);

@@ -6,7 +6,7 @@
  * same bits in every run. */
 #include "kernels/cuda/attention_tiles.cuh"
 
-enum { THREADS = 128, ROWS = 64 /* of a tile */, PAD = 8 };
+enum { THREADS = 128, ROWS = 64 /* rows of a tile */, PAD = 8 };
 
 /* Copies a tile to shared memory. Elements past the last row or beyond the head become 0. */
 template <int D, int N, class T>

@@ -44,7 +44,7 @@ enum apart { APART_EPILOGUE = 1, APART_BIAS = 2 };
 
 struct weft_cuda_blas {
   cublasLtHandle_t handle;
-  GHashTable *choices; /* by shape */
+  GHashTable *choices; /* shape -> choice */
   GHashTable *loaded;  /* set of struct choice * whose kernels load_product() has loaded */
   int arch;            /* 10 * major + minor */
   uint64_t processors; /* multiprocessors of the GPU */
@@ -392,7 +392,8 @@ guess (const struct weft_cuda_launch *on, const struct weft_cuda_gemm *g, const 
   return text_of (status);
 }
 
-/* The inner dimension is cut into so many parts; of so many suggestions of the heuristic. */
+/* parts_tried: numbers of parts into which the inner dimension is cut. CUT_BASES: number of
+ * suggestions of the heuristic for which this is tried. */
 static const int32_t parts_tried[] = { 2, 3, 4, 6, 8, 12, 16 };
 enum { CUT_BASES = 4, MOST_CUT = CUT_BASES * G_N_ELEMENTS (parts_tried) };
 /* Elements of the largest tile of the library, and the shortest inner dimension that is cut. */

@@ -114,7 +114,7 @@ struct weft_cudnn_attention {
   void *handle;
   char *device;
   size_t version;
-  GHashTable *plans; /* by shape */
+  GHashTable *plans; /* shape -> plan */
 };
 
 guint

@@ -9,7 +9,7 @@
 #include "kernels/cuda/device.cuh"
 
 enum { THREADS = 256, ROW_THREADS = 512, MOST_BLOCKS = 1 << 20, BATCH = 4 };
-enum { MOST_THREADS = 1024 /* of a block */ };
+enum { MOST_THREADS = 1024 /* threads of a block */ };
 
 /* MOST_KEPT: bytes of a row that are kept in shared memory, if the device has MOST_KEPT + ROOM
  * bytes. SHARED_BY_TWO: if a row keeps at most this many bytes, two blocks run on one
@@ -140,7 +140,7 @@ join_threads (struct soft own, float *room)
   return all;
 }
 
-/* What the gradient of a row needs, besides its logits. */
+/* Values that the gradient of a row depends on, besides its logits. */
 struct row_loss {
   float lse, share;     /* log-sum-exp; gradient of the loss of this row */
   uint32_t at, element; /* vector that contains the target, and the target's place in it */

@@ -46,9 +46,10 @@ fetch_factor (T *tile, const lines_of<T> &from, uint64_t row, uint64_t term)
     fetch<SIZE, SLICE> (tile, from, row, term);
 }
 
-/* Both factors are stored as lines (struct lines_of). Forward: a line is a row of x or of the
- * weights. dgrad: a line is a row of dy, or one term of all columns of the weights. wgrad: a line
- * is one term of both factors. */
+/* Both factors are stored as lines (struct lines_of). A term is one index of the inner dimension of
+ * the product. Forward: a line has all terms of a row, of x or of the weights. dgrad: a line of dy
+ * has all terms of a row, a line of the weights has one term of all columns. wgrad: a line has one
+ * term of all rows (dy) or of all columns (x). */
 template <enum way WAY, class T, int N> struct tile_of_warpgroups {
   static const bool A_TURNED = WAY == WGRAD, B_TURNED = WAY != FORWARD;
   lines_of<T> a, b;

@@ -23,8 +23,9 @@ enum { MOST_KEPT_TWICE = 12288 / 2 - 64 };
 struct rows {
   uint64_t n, columns;
   uint64_t heads, all, queries; /* 0: the rows are not heads */
-  uint64_t stride, kept, first; /* stride not 0: one row per token, which begins at token * stride +
-                                 * first; among rows kept for backward, at token * kept + first */
+  /* if stride is not 0, a token has one row, which begins at token * stride + first, and in the
+   * array of rows kept for backward at token * kept + first */
+  uint64_t stride, kept, first;
 };
 
 static __device__ __forceinline__ uint64_t
@@ -62,8 +63,8 @@ template <class T> struct addends {
   T *sum;
 };
 
-/* Mean and scale of the row at x; `kept` receives its floats (NULL: no room). With addends, this
- * function first stores their sum at x. */
+/* Computes the mean and scale of the row at x. `kept` receives the row as floats (NULL: no room).
+ * With addends, this function first stores their sum at x. */
 template <class T>
 static __device__ struct moments
 moments_of (const struct norm &c, const T *x, const struct addends<T> *of, float *kept, float *room)
@@ -375,7 +376,8 @@ gradient_bytes (uint64_t rows, uint64_t columns)
   return one_by_one > by_rows ? one_by_one : by_rows;
 }
 
-/* Bytes of scratch for heads that are normalised one by one, or all heads of a token together. */
+/* Bytes of scratch of backward over heads: each head is a row, or all heads of a token are one
+ * row. */
 static uint64_t
 head_gradient_bytes (const uint64_t *dim)
 {

@@ -25,7 +25,7 @@ MOST_THREADS, FRAME, REGISTERS = 0x05, 0x11, 0x2F
 # take 1 KB of shared memory per block (CUDA programming guide, "Technical Specifications per Compute Capability").
 SHARED = {80: 164, 90: 228, 100: 228}
 WORD = {80: "sm_80", 90: "sm_90a", 100: "sm_100"}
-THREADS = 256  # of kernels without launch bounds
+THREADS = 256  # threads of a block of kernels without launch bounds
 EMPTY = 4  # registers of a kernel whose body is compiled for other GPUs only
 
 
@@ -220,7 +220,7 @@ def page(found, rows, version):
 
 
 def check(made, version):
-    """Compares the page with what it should be; tells the first line that differs."""
+    """Compares the page with the page of the built module; prints the first line that differs."""
     old = (HERE / "RESOURCES.md").read_text()
     if version not in old:
         print(f"resources.py: the page is of another compiler than {version}", file=sys.stderr)

@@ -28,17 +28,18 @@ float weft_trial_time (const char *(*run) (const void *user), const void *user, 
  * it. */
 extern double weft_trial_limit;
 
-/* The same from a single run after the first, to leave out what is far from the fastest. */
+/* Like weft_trial_time(), but with one run after the warm-up run. The caller then leaves out
+ * candidates that are far slower than the fastest. */
 float weft_trial_glance (const char *(*run) (const void *user), const void *user, void *stream);
 
 /* Path of a file of choices, in the user's cache folder; `kind` names what is chosen. The file has
  * a first line that names the machine (libraries, driver, GPU), then one line per choice: hex
- * digits, and behind a space words that nobody reads back. The caller frees the path. */
+ * digits, a space, and words for people, which Weft does not read. The caller frees the path. */
 char *weft_trial_path (const char *kind, const char *machine);
 
 struct weft_trial_file {
   const char *path, *machine, *what; /* what: the word for a line of the file in error messages */
-  size_t bytes;                      /* of a value */
+  size_t bytes;                      /* size of a value */
   /* called with each value of the file; must copy the value */
   void (*take) (void *user, const void *bytes);
   void *user;

@@ -24,7 +24,7 @@ class Facts:
     seq_length: int
     vocab_size: int
     parameters: int
-    planned_bytes: int  # memory of the rank with the most
+    planned_bytes: int  # memory of the rank that needs most
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Numbers:
 
 
 def fields(kind: Any, struct: Any) -> Any:
-    """A dataclass from the members of a C struct with the same names."""
+    """Makes a dataclass from the members of a C struct that have the same names."""
     return kind(**{name: getattr(struct, name) for name in kind.__dataclass_fields__})
 
 
@@ -53,8 +53,8 @@ class Job:
         weft.Job("job.ini", pipeline_model_parallel_size=4)
         weft.Job(model="gpt2-nano", gpus=2, overlap_grad_reduce=True)
 
-    Settings override the file. True and False are flags of the command (--no-NAME for False); the
-    topology is `cpu`, ranks as threads of this machine, unless one is given.
+    Settings override the file. True stands for the flag --NAME of the command, False for --no-NAME.
+    The default topology is `cpu`, where ranks are threads of this machine.
     """
 
     def __init__(self, file: str | os.PathLike[str] | None = None, **settings: Any):
@@ -100,15 +100,15 @@ class Job:
         return Table(call(lib.weft_job_buffers, self._handle, role))
 
     def uses(self, role: int = 0) -> Table:
-        """Which op reads and writes which buffer."""
+        """The uses of buffers: an op, a buffer, and whether the op reads or writes it."""
         return Table(call(lib.weft_job_uses, self._handle, role))
 
     def dependencies(self, role: int = 0) -> Table:
-        """Which op waits for which op of another lane."""
+        """The dependencies: an op, and an op of another lane for which it waits."""
         return Table(call(lib.weft_job_dependencies, self._handle, role))
 
     def memory(self) -> Table:
-        """Bytes at the peak of every pipeline stage, by what they hold."""
+        """Bytes at the memory peak of every pipeline stage, by kind of content."""
         return Table(call(lib.weft_job_memory, self._handle))
 
 

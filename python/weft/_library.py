@@ -11,7 +11,7 @@ from typing import Any, Iterable
 from cffi import FFI
 
 HERE = Path(__file__).resolve().parent
-SOURCE = HERE.parent.parent  # of a checkout
+SOURCE = HERE.parent.parent  # the root of the repository, if this is a checkout
 
 
 def _candidates(name: str, *folders: Path) -> Iterable[Path]:
@@ -20,7 +20,7 @@ def _candidates(name: str, *folders: Path) -> Iterable[Path]:
 
 
 def _find_library() -> Path:
-    """WEFT_LIBRARY, the library of a wheel, or that of a checkout's build folder."""
+    """The path of the library: WEFT_LIBRARY, else in the wheel, else in the build folder."""
     given = os.environ.get("WEFT_LIBRARY")
     if given:
         return Path(given)
@@ -54,7 +54,7 @@ lib: Any = ffi.dlopen(str(_find_library()))
 
 
 class Status(enum.IntEnum):
-    """Why a call failed; 1 to 4 are also exit statuses of the command."""
+    """The kind of a failure; 1 to 4 are also exit statuses of the command."""
 
     DONE = 0
     FAILED = 1
@@ -65,7 +65,7 @@ class Status(enum.IntEnum):
 
 
 class WeftError(Exception):
-    """A call failed. `status` says of which kind the failure is."""
+    """The exception of a failed call. `status` is the kind of failure."""
 
     def __init__(self, status: Status, message: str):
         super().__init__(message)
@@ -73,7 +73,7 @@ class WeftError(Exception):
 
     @classmethod
     def of(cls, error: Any) -> "WeftError":
-        """The exception of a filled weft_error."""
+        """Makes the exception from a weft_error that a call has filled."""
         return cls(Status(error.status), text(error.message))
 
 
@@ -98,7 +98,7 @@ def call(function: Any, *arguments: Any) -> Any:
 def owned(pointer: Any, close: Any, keep: Any = None) -> Any:
     """A handle that closes the object when Python no longer refers to it.
 
-    `keep` is what the object refers to: the destructor holds it until the object is closed.
+    `keep` is an object that the handle needs; it stays alive until the handle is closed.
     """
     def destroy(handle: Any, keep: Any = keep) -> None:
         close(handle)
@@ -107,7 +107,7 @@ def owned(pointer: Any, close: Any, keep: Any = None) -> Any:
 
 
 def strings(words: Iterable[str]) -> tuple[int, Any, list[Any]]:
-    """An array of C strings: its length, the array, and what must stay alive with it."""
+    """An array of C strings: its length, the array, and the strings, which must stay alive."""
     kept = [ffi.new("char[]", word.encode()) for word in words]
     return len(kept), ffi.new("char *[]", kept) if kept else ffi.new("char *[1]"), kept
 
@@ -115,7 +115,8 @@ def strings(words: Iterable[str]) -> tuple[int, Any, list[Any]]:
 def words_of(file: str | os.PathLike[str] | None, settings: dict[str, Any]) -> list[str]:
     """Words of a command line: a job file, and a flag for every setting.
 
-    True is --flag, False is --no-flag, None leaves a setting out; everything else is its text.
+    True becomes --flag and False --no-flag; a setting that is None is left out. Other values become
+    text.
     """
     words = [] if file is None else [os.fspath(file)]
     for name, value in settings.items():

@@ -37,7 +37,7 @@ class Strategy:
 class Ranking(Sequence[Strategy]):
     """The answer of `weft plan`: the simulated strategies, best first.
 
-    `table` has every strategy of the space with what became of it.
+    `table` has every strategy of the space; column `fate` says how far the search came with it.
     """
 
     def __init__(self, pointer: Any):
@@ -68,7 +68,7 @@ class Ranking(Sequence[Strategy]):
 
 
 def _interruptible(function: Callable[[], Any], stop: threading.Event) -> Any:
-    """Runs `function` in a thread, so that Ctrl-C reaches this one and can end it early."""
+    """Runs `function` in another thread, so that this thread receives Ctrl-C and ends it early."""
     result: list[Any] = []
     failure: list[BaseException] = []
 
@@ -98,7 +98,8 @@ def plan(file: str | os.PathLike[str] | None = None, *, finalists: int = 0,
 
     Settings that are given keep their values; the others are searched. `finalists` strategies are
     simulated, 10 by default. `progress(phase, done, of, best_seconds)` is called from another
-    thread; returning False ends the search, and so does Ctrl-C: the ranking has what was found.
+    thread; returning False ends the search, as Ctrl-C does. The ranking then has the
+    results so far.
     """
     stop = threading.Event()
 

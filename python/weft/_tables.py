@@ -21,11 +21,11 @@ class Column:
     name: str
     unit: str
     doc: str
-    values: "numpy.ndarray"  # of words: indices into `words`, -1 for none
+    values: "numpy.ndarray"  # for a column of words: indices into `words`; -1: no word
     words: tuple[str, ...] | None  # None: a column of numbers
 
     def decoded(self) -> "numpy.ndarray":
-        """The values; of a column of words, their texts (None for none), which are copied."""
+        """The values. For a column of words: a new array of their texts, with None for no word."""
         import numpy
 
         if self.words is None:
@@ -34,7 +34,7 @@ class Column:
 
 
 class Table:
-    """Columns of equal length, in memory of the library, which no call copies.
+    """Columns of equal length. Their values are in memory of the library, and no call copies them.
 
     `table["begin"]` is a numpy array: for a column of words, an array of indices into
     `table.column("kind").words`. `to_pandas()` makes columns of words categorical.
@@ -99,7 +99,7 @@ class Table:
 
 
 class _Memory:
-    """Bytes of the library as numpy reads them; arrays of them keep `owner` alive."""
+    """Memory of the library in the form that numpy reads. An array of it keeps `owner` alive."""
 
     def __init__(self, owner: Any, address: Any, size: int, writable: bool):
         self._owner = owner

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class StepResult:
-    """What a step returns (weft_step_result of weft.h)."""
+    """The results of a step (weft_step_result of weft.h)."""
 
     loss: float  # before the update: mean over all tokens of the global batch
     grad_norm: float  # before clipping
@@ -58,7 +58,8 @@ class Batches:
         return ids
 
     def read_micro(self, position: int, micro: int) -> "numpy.ndarray":
-        """Microbatch `micro` of that batch: (replicas, micro_batch_size, seq_length + 1)."""
+        """Microbatch `micro` of the global batch that begins at `position`: (replicas,
+        micro_batch_size, seq_length + 1)."""
         import numpy
 
         facts = self.job.facts
@@ -70,7 +71,7 @@ class Batches:
 
 
 class Module:
-    """A job with real numbers: all its ranks are threads of this process.
+    """Executes a job: all its ranks are threads of this process and compute real numbers.
 
         module = weft.Module(job)
         module.init_weights(seed=1)
@@ -80,7 +81,7 @@ class Module:
         result = module.step(lr=1e-3)
 
     The order of calls is that of weft.h. A call at the wrong point raises WeftError with status
-    ORDER, names the call wanted next, and changes nothing.
+    ORDER, names the call that must be next, and changes nothing.
     """
 
     def __init__(self, job: Job, threads: int = 0, stress: int = 0):
@@ -131,7 +132,7 @@ class Module:
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:
-        """Backwards inside only accumulate gradients."""
+        """Backward calls inside this context only accumulate gradients."""
         call(lib.weft_module_no_sync_begin, self._handle)
         try:
             yield
@@ -147,7 +148,7 @@ class Module:
         call(lib.weft_module_finish_grad_sync, self._handle)
 
     def finalize_model_grads(self) -> None:
-        """Completes the gradients."""
+        """Completes the gradients: waits for their collectives, and sums tied embeddings."""
         call(lib.weft_module_finalize_model_grads, self._handle)
 
     def scale_gradients(self, factor: float) -> None:
@@ -156,7 +157,7 @@ class Module:
 
     def step(self, lr: float = 1e-3, betas: tuple[float, float] = (0.9, 0.95),
              eps: float = 1e-8, weight_decay: float = 0.1) -> StepResult:
-        """Ends the step: norm, clipping, AdamW, gathers."""
+        """Ends the step: computes the norm, clips, updates with AdamW, and gathers weights."""
         adam = ffi.new("weft_adam *", {"lr": lr, "beta1": betas[0], "beta2": betas[1],
                                        "epsilon": eps, "weight_decay": weight_decay})
         out = ffi.new("weft_step_result *")
@@ -164,7 +165,7 @@ class Module:
         return StepResult(out.loss, out.grad_norm, out.skipped, out.large)
 
     def evaluate(self, tokens: Any) -> float:
-        """The loss of a whole batch; changes nothing."""
+        """Returns the loss of a whole batch, and changes neither weights nor gradients."""
         array, address = self._batch(tokens, "evaluate")
         loss = ffi.new("double *")
         call(lib.weft_module_evaluate, self._handle, address, loss)
@@ -177,7 +178,7 @@ class Module:
 
     def state_dict_for_save_checkpoint(self, prefix: str = "",
                                        keep_vars: bool = False) -> "StateDict":
-        """The same names, with values in full precision."""
+        """The tensors of the whole model by name, with fp32 master weights as values."""
         return StateDict(self, lib.weft_module_state_dict_for_save_checkpoint, prefix, keep_vars)
 
     def load_state_dict(self, tensors: Mapping[str, Any], strict: bool = True) -> list[str]:
@@ -232,7 +233,7 @@ class Module:
 
 
 class Tensor:
-    """A tensor of the model, wherever its parts are."""
+    """A tensor of the model, whose parts may be on several ranks."""
 
     def __init__(self, owner: "StateDict", index: int):
         face = lib.weft_state_dict_at(owner._handle, index)

@@ -141,8 +141,8 @@ prepare (struct host *h, const struct weft_kernel *k)
   assert_null (h->error);
 }
 
-/* Words behind the digits say what was chosen; tests/gpu/run.sh makes rows of its results of
- * them. */
+/* A line of a file of choices is digits, followed by words that describe the chosen algorithm. Only
+ * people and tests/gpu/run.sh read these words. */
 static void
 assert_choice_is_described (const char *path)
 {

@@ -1,6 +1,6 @@
-/* The page of `weft sim --html` in a real browser without a screen: its script reads the arrays,
- * names ops and what they waited for as the program does, and draws hundreds of thousands of them.
- * Skipped without Chromium. */
+/* The page of `weft sim --html` in a browser without a screen. The script of the page must read the
+ * arrays, name each op and the op that it waited for as the program does, and draw hundreds of
+ * thousands of ops. Skipped without Chromium. */
 #include "tests/made/random_job.h"
 #include "tests/runner/command.h"
 #include "tests/runner/folder.h"

@@ -84,8 +84,8 @@ the_text_names_what_changes_and_flags_stay_fixed (void **state)
   weft_test_answer_free (&a);
 }
 
-/* The first strategy needs a setting that the software does not have: what is written is a strategy
- * that imports, with the predicted time of a row of the table. */
+/* The first strategy needs a setting that the software does not have. The command must write a
+ * strategy that imports, with the predicted time of a row of the table. */
 static void
 a_strategy_is_written_that_the_software_can_express (void **state)
 {

@@ -195,6 +195,21 @@ wrong_lists_are_refused (void **state)
   }
 }
 
+/* A picture that exists stays when there is nothing to draw. */
+static void
+a_sweep_of_refusals_has_a_status_and_no_picture (void **state)
+{
+  g_autofree char *path = g_build_filename (*state, "all.svg", NULL);
+  g_autofree char *words = g_strdup_printf (SWEEP "tp=3,5 --svg %s", path);
+  struct answer a = weft_test_answer (words);
+
+  assert_int_equal (a.status, 4);
+  assert_non_null (strstr (a.out, "rule world"));
+  assert_non_null (strstr (a.err, "every combination is refused: no picture is written"));
+  weft_test_answer_free (&a);
+  assert_false (g_file_test (path, G_FILE_TEST_EXISTS));
+}
+
 static const struct CMUnitTest tests[] = {
   cmocka_unit_test (rows_are_the_predictions_of_weft_sim),
   cmocka_unit_test_setup_teardown (a_run_resumes_from_its_file, weft_test_folder_make,
@@ -205,6 +220,8 @@ static const struct CMUnitTest tests[] = {
                                    weft_test_folder_make, weft_test_folder_remove),
   cmocka_unit_test (sensitivity_is_sorted_and_signed),
   cmocka_unit_test (wrong_lists_are_refused),
+  cmocka_unit_test_setup_teardown (a_sweep_of_refusals_has_a_status_and_no_picture,
+                                   weft_test_folder_make, weft_test_folder_remove),
 };
 
 WEFT_TESTS (tests)

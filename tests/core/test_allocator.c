@@ -273,17 +273,18 @@ static void
 converted_weights_are_kept_for_a_step (void **state)
 {
   const char *words = "model=llama-nano num_layers=8 topology=dgx-h100 precision=fp8 gpus=2 "
-                      "global_batch_size=8 live_memory=1 allocator_block=1 ";
-  const char *sharded = "distributed_config=fsdp2 ";
+                      "global_batch_size=8 live_memory=1 allocator_block=1 own_kernels=0 ";
+  const char *sharded = "distributed_config=fsdp2 ", *short_lived = "fp8_weight_lifetime=1";
   g_autofree char *fsdp2 = g_strconcat (words, sharded, NULL);
   g_autoptr (weft_plan) plan = weft_test_plan ("%s", words);
 
   (void) state;
   double kept = run (words, "fp8_weight_lifetime=2").permanent;
-  assert_true (kept - run (words, "").permanent == 2 * converted_bytes (plan->role[0]));
-  assert_true (run (words, "fp8_weight_lifetime=3").permanent == run (words, "").permanent);
-  assert_true (run (words, "fp8_weight_lifetime=3").peak < run (words, "").peak);
-  assert_true (run (fsdp2, "fp8_weight_lifetime=2").peak == run (fsdp2, "").peak);
+  assert_true (kept - run (words, short_lived).permanent == 2 * converted_bytes (plan->role[0]));
+  assert_true (run (words, "fp8_weight_lifetime=3").permanent ==
+               run (words, short_lived).permanent);
+  assert_true (run (words, "fp8_weight_lifetime=3").peak < run (words, short_lived).peak);
+  assert_true (run (fsdp2, "fp8_weight_lifetime=2").peak == run (fsdp2, short_lived).peak);
 }
 
 static const struct CMUnitTest tests[] = {

@@ -292,8 +292,9 @@ weights_kept_in_fp8_are_converted_in_the_first_microbatch (void **state)
   for (unsigned i = 0; i < 2 * G_N_ELEMENTS (recipe); i++) {
     int from_micro = i % 2 == 0;
     const char *words = "model=llama-nano topology=dgx-b200 precision=fp8 gpus=1 "
-                        "global_batch_size=4 fp8_recipe=";
-    g_autoptr (weft_plan) again = weft_test_plan ("%s%s", words, recipe[i / 2]);
+                        "own_kernels=0 global_batch_size=4 fp8_recipe=";
+    g_autoptr (weft_plan) again =
+        weft_test_plan ("%s%s fp8_weight_lifetime=1", words, recipe[i / 2]);
     g_autoptr (weft_plan) once =
         weft_test_plan ("%s%s fp8_weight_lifetime=%d", words, recipe[i / 2], 3 - from_micro);
     const weft_program *p = again->role[0];

@@ -437,8 +437,8 @@ struct tally {
   uint32_t caught, harmless;
 };
 
-/* Runs the checks of check.h and the judge on a mutant, and fails unless both say the same.
- * TRUE: both refuse the mutant. */
+/* Runs the checks of check.h and the judge (the simple second checker) on a mutant, and fails if
+ * only one of them refuses the mutant. TRUE: both refuse it. */
 static gboolean
 agree (const weft_program *q, struct tally *n, GError **error)
 {

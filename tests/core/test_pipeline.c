@@ -727,14 +727,14 @@ uneven_stages_wait_for_transfers (void **state)
 
   (void) state;
   assert_non_null (grid);
-  assert_true (weft_grid_replay_uneven (grid, times, 0) == 1 + 3 * 30 + 2);
-  assert_true (weft_grid_replay_uneven (grid, times, 0.5) == 1 + 0.5 + 3 * 30 + 0.5 + 2);
+  assert_true (weft_grid_replay_uneven (grid, times, 0, NULL) == 1 + 3 * 30 + 2);
+  assert_true (weft_grid_replay_uneven (grid, times, 0.5, NULL) == 1 + 0.5 + 3 * 30 + 0.5 + 2);
   /* A transfer takes 100. In 1F1B the first stage runs microbatch 2 only after the backward of
    * microbatch 0, so the step consists of two round trips: that of microbatch 0 and that of
    * microbatch 2. */
   /* Expected step time, in two parts: the round trip of microbatch 0 (first line) and that of
    * microbatch 2 (second line). */
-  assert_true (weft_grid_replay_uneven (grid, times, 100) == 1 + 100 + 30 + 100 + 2
+  assert_true (weft_grid_replay_uneven (grid, times, 100, NULL) == 1 + 100 + 30 + 100 + 2
                                                                  + 1 + 100 + 30 + 100 + 2);
 }
 

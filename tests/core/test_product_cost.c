@@ -9,7 +9,7 @@ enum { TILE_M = 100, TILE_N = 200, SMS = 10 };
 #define SM_RATE 1e9
 #define BANDWIDTH 1e9
 
-/* What the price of a matmul depends on in these tests: a GPU with ten SMs of 1 GFLOP/s each, and a
+/* The hardware and software of these tests: a GPU with ten SMs of 1 GFLOP/s each, and a
  * stack whose tiles have no start-up cost. */
 struct desk {
   struct weft_cluster cluster;

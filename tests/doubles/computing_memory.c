@@ -53,8 +53,8 @@ computing_let_host (computing_cuda *d, gboolean touch)
   d->open = touch;
 }
 
-/* The same for the pages of `bytes` bytes at `at`. Has no effect on host memory, and while all
- * device memory is accessible. */
+/* Like computing_let_host(), for the pages of `bytes` bytes at `at`. Has no effect on host memory,
+ * and while all device memory is accessible. */
 static void
 let_pages (computing_cuda *d, const void *at, uint64_t bytes, gboolean touch)
 {

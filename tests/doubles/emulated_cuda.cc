@@ -674,13 +674,23 @@ emulated_run_blocks (enum emulated_blocks which)
 }
 
 static std::map<std::string, uint64_t> launches; /* name of a kernel -> number of its launches */
+static std::map<std::string, emulated_grid> grids; /* name of a kernel -> its last launch */
+static std::string counted;                        /* name of the kernel that is launched next */
 
 void
 emulated_count (const char *kernel)
 {
   const char *name = kernel + (*kernel == '(');
 
-  launches[std::string (name, strcspn (name, "<)"))]++;
+  counted = std::string (name, strcspn (name, "<)"));
+  launches[counted]++;
+}
+
+struct emulated_grid
+emulated_grid_of (const char *kernel)
+{
+  auto found = grids.find (kernel);
+  return found == grids.end () ? emulated_grid{} : found->second;
 }
 
 uint64_t
@@ -792,6 +802,7 @@ emulated_run (const void *kernel, dim3 grid, dim3 block, size_t shared,
   size_t n = (size_t) block.x * block.y * block.z;
 
   check_launch (kernel, grid, block, shared);
+  grids[counted] = { (uint64_t) grid.x * grid.y * grid.z, (uint32_t) n };
   if (chosen == EMULATED_NONE)
     return;
   blockDim = block;

@@ -21,6 +21,13 @@ void emulated_run_blocks (enum emulated_blocks which);
 /* Number of launches so far of a kernel with this name, over all template arguments. */
 uint64_t emulated_launches (const char *kernel);
 
+/* Blocks, and threads of a block, of the last launch of a kernel with this name. */
+struct emulated_grid {
+  uint64_t blocks;
+  uint32_t threads;
+};
+struct emulated_grid emulated_grid_of (const char *kernel);
+
 /* yes != 0: the test expects errors in the use of wgmma, so they are recorded. 0 (default): such an
  * error ends the program. */
 void emulated_expect_complaints (int yes);

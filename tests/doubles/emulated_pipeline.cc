@@ -14,7 +14,7 @@ enum {
   MOST_IN_ROW = 128, /* bytes of a box's row with the 128-byte swizzle */
   TO = 128,          /* alignment of the destination of a box */
   GROUP = 128,
-  REGISTERS = 64 << 10, /* of an SM */
+  REGISTERS = 64 << 10, /* registers of an SM */
   NAMED = 16,
   MOST_OPEN = 2 /* groups of stores while a turn is passed: the newest, and none */
 };
@@ -48,8 +48,8 @@ check_shared (const void *at, size_t bytes, size_t aligned)
 
 struct mbarrier {
   unsigned arrivals, missing; /* arrivals of a phase; those that the present phase lacks */
-  int64_t bytes;              /* that the present phase still expects */
-  unsigned parity;            /* of the present phase */
+  int64_t bytes;              /* bytes that the current phase still expects */
+  unsigned parity;            /* parity of the current phase */
   bool seen;                  /* by other threads and by copies */
 };
 

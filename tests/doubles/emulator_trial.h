@@ -38,7 +38,7 @@ enum emulator_fault {
   EMULATOR_BOX_ASKEW,    /* a box is copied to an address that is no multiple of 128 */
   EMULATOR_MAP_ASKEW,    /* a tensor map whose rows begin at multiples of eight bytes */
   EMULATOR_NAMED_APART,  /* threads at a named barrier count different numbers of threads */
-  EMULATOR_NAMED_LEFT,   /* a thread arrives at a named barrier that nobody completes */
+  EMULATOR_NAMED_LEFT,   /* a thread arrives at a named barrier that is never completed */
   EMULATOR_GIVEN_ODD,    /* setmaxnreg of a number that is no multiple of 8 */
   EMULATOR_TAKEN_MORE,   /* warpgroups take more registers than were given */
   EMULATOR_TAKEN_APART,  /* a warp does not take the registers that the others take */

@@ -16,8 +16,8 @@ struct thing {
   int type;
   gboolean finished;
   GArray *attributes;
-  struct thing *graph; /* of a configuration: the graph that it runs */
-  double *value;       /* of a tensor: the values of its elements while a plan runs */
+  struct thing *graph; /* for a configuration: the graph that it runs */
+  double *value;       /* for a tensor: values of the elements while a plan runs */
 };
 
 /* ------------------------------------------------------------------------------ attributes */

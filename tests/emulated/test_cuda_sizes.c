@@ -2,6 +2,8 @@
  * accept the launches, and the last elements of arrays with billions of elements must be addressed
  * correctly. */
 #include "core/job/stack.h"
+#include "core/plan/gpu_kernels.h"
+#include "kernels/cuda/producer.h"
 #include "kernels/cuda/table.h"
 #include "kernels/float.h"
 #include "tests/made/cuda_case.h"
@@ -83,6 +85,13 @@ static const struct real {
   { "Llama 2 7B", WEFT_OP_ATTENTION_BWD, { 16, 4096, 32, 32, 128 } },
   { "Llama 2 7B", WEFT_OP_SWIGLU, { 65536, 11008 } },
   { "Llama 2 7B", WEFT_OP_SWIGLU_BWD, { 65536, 11008 } },
+  { "Qwen 2.5 1.5B, 32 x 1024 tokens", WEFT_OP_NORM_BWD, { 32768, 1536 } },
+  { "Qwen 2.5 1.5B", WEFT_OP_ADD_NORM, { 32768, 1536 } },
+  { "Qwen 2.5 1.5B", WEFT_OP_XENT_BWD, { 32768, 151936, 32768, 151936 } },
+  { "Qwen 2.5 1.5B", WEFT_OP_CAST, { 1543714304, 0, 1 } },
+  { "Qwen 2.5 1.5B", WEFT_OP_GRAD_ADD, { 27525120 } },
+  { "Qwen 2.5 1.5B", WEFT_OP_ADD, { 32768, 1536 } },
+  { "Qwen 2.5 1.5B", WEFT_OP_BIAS_ADD, { 32768, 2048 } },
   { "Llama 3 405B", WEFT_OP_NORM_BWD, { 131072, 16384 } },
   { "Llama 3 405B", WEFT_OP_ATTENTION_BWD, { 1, 131072, 128, 8, 128 } },
   { "Qwen 3 235B", WEFT_OP_XENT_GRAD, { 65536, 151936, 0, 0, 0, 65536 } },
@@ -133,7 +142,7 @@ static const struct real {
 /* Launches the kernel of a call, and runs none of its blocks: the addresses of the operands have no
  * memory. They are `askew` bytes after a multiple of 256. */
 static void
-launch_real (const struct real *r, gboolean warpgroups, uint64_t askew)
+launch_real (const struct real *r, int warpgroups, uint64_t askew)
 {
   struct kernel_argument argument[WEFT_MOST_OPERANDS];
   struct weft_kernel k = call_of (r->kind, r->dim);
@@ -230,6 +239,70 @@ the_stack_says_which_codes_warpgroups_take (void **state)
         weft_stack_takes_codes (&stack, stack.expert_fp8_capability, &c))
       fail_msg ("codes of (%d, %d), blocks of %d", (int) c.n, (int) c.k, (int) c.block);
   }
+  emulated_run_blocks (EMULATED_ALL);
+}
+
+static void
+assert_grid (const struct real *r, const char *kernel, uint64_t blocks, uint32_t threads)
+{
+  struct emulated_grid grid = emulated_grid_of (kernel);
+
+  if (grid.blocks != blocks || grid.threads != threads)
+    fail_msg ("%s, %s: %s has %" G_GUINT64_FORMAT " x %u, core/gpu_kernels.def says %"
+              G_GUINT64_FORMAT " x %u",
+              r->of, weft_op_info[r->kind].word, kernel, grid.blocks, grid.threads, blocks,
+              threads);
+}
+
+/* Kernels of attention, and threads of their blocks for heads of 64 and 128. */
+static uint32_t
+check_attention_grids (const struct real *r, const struct weft_shape *shape)
+{
+  static const struct {
+    const char *name;
+    gboolean producer;
+    uint32_t threads[2];
+  } kernels[] = { { "warpgroup_forward", FALSE, { 256, 256 } },
+                  { "warpgroup_queries", FALSE, { 256, 256 } },
+                  { "warpgroup_keys", FALSE, { 256, 256 } },
+                  { "producer_forward", TRUE, { 512, 384 } },
+                  { "producer_backward", TRUE, { 384, 384 } } };
+  uint32_t n = 0;
+
+  for (unsigned i = 0; i < G_N_ELEMENTS (kernels); i++) {
+    uint64_t before = emulated_launches (kernels[i].name);
+    launch_real (r, kernels[i].producer ? WEFT_WARPGROUPS_PRODUCER : WEFT_WARPGROUPS, 0);
+    if (emulated_launches (kernels[i].name) > before) {
+      assert_grid (r, kernels[i].name, weft_attention_kernel_blocks (kernels[i].name, shape),
+                   kernels[i].threads[shape->dim[4] > 64]);
+      n++;
+    }
+  }
+  return n;
+}
+
+/* core/gpu_kernels.def states for the cost model how many blocks and threads a kernel has. The
+ * statement must agree with the launches. */
+static void
+launches_have_the_grids_of_the_cost_model (void **state)
+{
+  uint32_t memory = 0, attention = 0;
+
+  (void) state;
+  emulated_run_blocks (EMULATED_NONE);
+  for (unsigned i = 0; i < G_N_ELEMENTS (reals); i++) {
+    const struct real *r = &reals[i];
+    const struct weft_memory_kernel *k = weft_memory_kernel (r->kind);
+    struct weft_shape shape = call_of (r->kind, r->dim).shape;
+    attention += check_attention_grids (r, &shape);
+    if (!k || !k->kernel || !launches (r, k->kernel))
+      continue;
+    struct weft_kernel_grid grid = weft_memory_grid (k, &shape);
+    assert_grid (r, k->kernel, grid.blocks, grid.threads);
+    memory++;
+  }
+  assert_in_range (memory, 10, G_N_ELEMENTS (reals));
+  assert_in_range (attention, 8, 5 * G_N_ELEMENTS (reals));
   emulated_run_blocks (EMULATED_ALL);
 }
 
@@ -486,6 +559,7 @@ static const struct CMUnitTest tests[] = {
   cmocka_unit_test (a_device_takes_launches_of_real_models),
   cmocka_unit_test (the_stack_says_which_heads_tiles_take),
   cmocka_unit_test (the_stack_says_which_codes_warpgroups_take),
+  cmocka_unit_test (launches_have_the_grids_of_the_cost_model),
   cmocka_unit_test (a_device_with_less_shared_memory_takes_them_too),
   cmocka_unit_test (the_last_of_billions_of_elements_are_what_they_are_alone),
   cmocka_unit_test (lines_of_squares_may_be_more_than_a_grid_has_in_y),

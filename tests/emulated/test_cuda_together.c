@@ -50,7 +50,7 @@ static const char *const jobs[] = {
 static struct {
   computing_cuda *device;
   struct weft_exec_ops ops;
-  /* what the rank does: sends itself a signal ("kill", "term", "usr1"), cuts the token file
+  /* behaviour of the rank: sends itself a signal ("kill", "term", "usr1"), cuts the token file
    * ("cut"), or nothing ("live") */
   const char *end;
   char *data; /* path of the token file of the run */

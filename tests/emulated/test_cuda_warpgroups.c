@@ -55,7 +55,7 @@ steps_without_them_are_so_too (void **state)
     check (i, FALSE);
 }
 
-/* The same with a producer warp. Its backward takes whole sequences only. */
+/* Attention with a producer warp. Its backward supports whole sequences only. */
 static void
 steps_with_a_producer_warp_are_those_of_the_cpu (void **state)
 {

@@ -369,8 +369,8 @@ communicators_that_are_never_ready_are_given_up (void **state)
 
 /* --------------------------------------------------------------------- real processes */
 
-/* What a process of the test does: "play": every rank trains; "die", "hang" or "stuck": rank `who`
- * does this instead. */
+/* The behaviour of a process of the test: "play": every rank trains; "die", "hang" or "stuck": rank
+ * `who` does this instead. */
 struct ask {
   const char *what;
   uint32_t who;

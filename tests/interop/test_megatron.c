@@ -72,7 +72,7 @@ keys_that_depend_on_others_are_read_in_any_order (void **state)
   assert_means ("--num-experts 8 --moe-layer-freq [0,1,0,1,0,1,0,1]", "moe_layer_offset", "1");
   assert_means ("--num-experts 8 --moe-layer-freq '([0]+[1])*4'", "moe_layer_freq", "2");
   assert_means ("--multi-latent-attention --kv-lora-rank 512", "qk_head_dim", "128");
-  assert_means ("--tensor-model-par 2", "tensor_model_parallel_size", "2"); /* argparse does so */
+  assert_means ("--tensor-model-par 2", "tensor_model_parallel_size", "2"); /* as argparse */
 }
 
 static void

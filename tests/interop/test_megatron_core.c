@@ -12,7 +12,8 @@ static const struct weft_test_import how = { &weft_megatron_core, "core.json", 1
   "\"GPTModel\": {\"vocab_size\": 1024, \"max_sequence_length\": 256}, "                           \
   "\"TransformerConfig\": {\"num_layers\": 8, \"hidden_size\": 512, \"num_attention_heads\": 8"
 
-/* The meaning of these members of TransformerConfig, and of what follows. */
+/* Asserts that a configuration with SHAPE and `members` (members of TransformerConfig, and possibly
+ * further objects) sets a setting to a value. */
 static void
 assert_means (const char *members, const char *setting, const char *value)
 {
@@ -57,7 +58,7 @@ fields_together_say_an_activation_and_a_precision (void **state)
   assert_means ("}, \"DistributedDataParallelConfig\": {\"use_custom_fsdp\": true, "
                 "\"use_distributed_optimizer\": true, \"data_parallel_sharding_strategy\": "
                 "\"optim_grads\"}",
-                "use_distributed_optimizer", "false"); /* the level says what is sharded */
+                "use_distributed_optimizer", "false"); /* the strategy shards instead */
   assert_means ("}, \"DistributedDataParallelConfig\": {\"bucket_size\": 1000000}", "bucket_size",
                 "1000000");
 }

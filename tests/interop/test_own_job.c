@@ -1,4 +1,5 @@
-/* Weft's own job file and Hugging Face's config.json, as other software reads and writes files. */
+/* Import and export of Weft's own job file and of Hugging Face's config.json, by the interface that
+ * is used for files of other software. */
 #include "core/base/error.h"
 #include "interop/hugging_face.h"
 #include "interop/own_job.h"

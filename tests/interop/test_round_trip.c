@@ -1,4 +1,4 @@
-/* What is exported imports to the same job: random legal jobs, all targets. */
+/* An exported job must import to the same job: random legal jobs, all targets. */
 #include "interop/interop.h"
 #include "tests/made/random_job.h"
 #include "tests/runner/runner.h"
@@ -41,8 +41,8 @@ is_elsewhere (const weft_interop_result *out, const char *setting)
   return FALSE;
 }
 
-/* The job of the settings, on cluster and stack of the first job, which also gives what the
- * configuration does not contain. */
+/* Builds a job from imported settings. The cluster, the stack and the settings that the
+ * configuration does not contain come from the first job. */
 static void
 build (weft_settings *settings, const weft_interop_result *out, const struct weft_job *like,
        struct weft_job *job, const char *words)
@@ -89,8 +89,8 @@ export_job (const struct weft_target *target, const struct weft_job *job, const 
   return out;
 }
 
-/* Replaces settings that the software cannot express by what it does instead. FALSE: the job is
- * then illegal. */
+/* Replaces settings that the software cannot express by the values that the software has instead.
+ * FALSE: the resulting job is illegal. */
 static gboolean
 adapt (const weft_interop_result *out, struct weft_job *job)
 {
@@ -128,7 +128,7 @@ goes_round (const struct weft_target *target, const struct weft_job *job, const 
   struct weft_job back;
 
   if (!in && out->n_not)
-    return FALSE; /* what is left of a job may be no job */
+    return FALSE; /* the settings that the software has may be no legal job */
   if (!in)
     fail_msg ("%s: %s\n%s\n%s", target->name, error->message, out->text, words);
   if (out->n_not)
@@ -139,8 +139,9 @@ goes_round (const struct weft_target *target, const struct weft_job *job, const 
   return TRUE;
 }
 
-/* Whether a job comes back, at the latest when it has twice taken over what the software does
- * otherwise: settings depend on others. */
+/* Whether an exported job can be imported as the same job, after at most two replacements of the
+ * settings that the software cannot express. The second is needed because settings depend on each
+ * other. */
 static gboolean
 comes_back (const struct weft_target *target, const struct weft_job *job, const char *words)
 {
@@ -156,7 +157,7 @@ comes_back (const struct weft_target *target, const struct weft_job *job, const 
   return FALSE;
 }
 
-/* Random jobs, and what becomes of them when they take over what a software does otherwise. */
+/* Random jobs, exported and imported, with settings that a software cannot express replaced. */
 static void
 random_jobs_come_back (void **state)
 {

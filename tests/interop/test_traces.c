@@ -234,7 +234,8 @@ a_trace_of_weft_comes_back_as_the_same_classes_and_times (void **state)
   check_same (&predicted, &m->mean, (double) t->n_ops);
 }
 
-/* The cost table of a trace that weft sim wrote has the seconds of every op, and no other. */
+/* weft sim writes a trace whose seconds are known. The cost table made from the trace must have
+ * exactly these seconds. */
 static void
 a_cost_table_has_the_seconds_of_the_traced_ops (void **state)
 {

@@ -675,6 +675,7 @@ static const struct extra {
   { "params_dtype=bf16", 4, { " precision=bf16" } },
   { "params_dtype=fp32", 4, { " precision=fp32" } },
   { "fp8_format=e4m3", 2, { " precision=fp8" } },
+  { "disable_parameter_transpose_cache=true", 3, { " precision=fp8" } },
   { "tp_comm_atomic_ag=true", 2, { " precision=fp8" } },
   { "tp_comm_atomic_rs=true", 2, { " precision=fp8" } },
   { "initial_loss_scale=65536", 2, { " precision=fp16" } },

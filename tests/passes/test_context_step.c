@@ -206,10 +206,11 @@ sent (const char *kind, enum weft_phase phase)
   return bytes;
 }
 
-/* What a layer sends for context parallelism over c ranks, as in Transformer Engine. p2p: a ring
- * sends KV c - 1 times; in backward it also sends the gradient of KV. all_gather: each rank gathers
- * the KV of all other ranks in both passes, and backward reduce-scatters the gradients. a2a: the
- * all-to-all sends (c - 1) / c of Q, KV and the output, and in backward of their gradients. */
+/* The traffic of a layer for context parallelism over c ranks, as in Transformer Engine. p2p: a
+ * ring sends KV c - 1 times; in backward it also sends the gradient of KV. all_gather: each rank
+ * gathers the KV of all other ranks in both passes, and backward reduce-scatters the gradients.
+ * a2a: the all-to-all sends (c - 1) / c of Q, KV and the output, and in backward of their
+ * gradients. */
 static void
 a_layer_sends_what_its_kind_has_to (void **state)
 {

@@ -576,9 +576,9 @@ moe_expert_capacity_factor_bounds_the_room_of_experts (void **state)
 
 /* --------------------------------------------------------------------------- memory */
 
-/* What a layer with experts keeps besides attention, in bf16 unless stated: the two inputs of its
- * MLP half; routing scores (fp32), choices, row numbers and counts; and for each row the permuted
- * input, its routing weight, and the outputs of fc1 and of the activation. */
+/* Activations that a layer with experts keeps besides attention, in bf16 unless stated: the two
+ * inputs of its MLP half; routing scores (fp32), choices, row numbers and counts; and for each row
+ * the permuted input, its routing weight, and the outputs of fc1 and of the activation. */
 static void
 a_layer_keeps_scores_and_the_rows_of_its_experts (void **state)
 {

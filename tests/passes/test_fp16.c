@@ -226,7 +226,7 @@ static const char *const strategies[] = {
   "gpus=2 distributed_config=ddp",
 };
 
-/* What a run leaves: the loss scale and gradient norm of each step, and a hash of weights and
+/* Results of a run: the loss scale and gradient norm of each step, and a hash of weights and
  * moments at the end. */
 struct history {
   double scale[12];

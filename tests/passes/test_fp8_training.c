@@ -73,6 +73,7 @@ one_scale_for_a_tensor_gives_the_bits_of_one_rank (void **state)
     "recompute_method=uniform recompute_num_layers=1",
     "gpus=1 cpu_offloading=true cpu_offloading_num_layers=2",
     "gpus=1 delay_wgrad_compute=true",
+    "gpus=1 disable_parameter_transpose_cache=true",
   };
 
   (void) state;
@@ -104,6 +105,7 @@ static void
 blocks_give_the_bits_of_one_rank_where_nobody_cuts_tensors (void **state)
 {
   static const char *const strategies[] = {
+    "gpus=1 micro_batch_size=1 disable_parameter_transpose_cache=true",
     "gpus=4 micro_batch_size=1",
     "gpus=2 micro_batch_size=1 use_megatron_fsdp=true zero_dp_strategy=2",
     "gpus=2 micro_batch_size=1 pipeline_model_parallel_size=2"

@@ -3,6 +3,7 @@
 #include "core/base/error.h"
 #include "planner/lab.h"
 #include "tests/runner/command.h"
+#include "tests/runner/figures.h"
 #include "tests/runner/folder.h"
 #include "tests/runner/runner.h"
 #include <math.h>
@@ -145,41 +146,17 @@ every_mistake_has_its_own_hint (void **state)
 
 /* --------------------------------------------------------------------------- pages */
 
-/* Runs the commands of a page that write a figure below docs/labs/, and compares the figures. A
- * command goes over several lines that end with a backslash. */
 static void
 check_figures (const weft_lab *lab, const char *folder)
 {
-  g_autofree char *path = g_strdup_printf (WEFT_SOURCE_DIR "/docs/labs/%s.md", lab->name);
-  g_autofree char *page = NULL;
-  unsigned drawn = 0;
+  g_autofree char *name = g_strdup_printf ("docs/labs/%s.md", lab->name);
+  g_autofree char *path = g_build_filename (WEFT_SOURCE_DIR, name, NULL), *page = NULL;
 
   assert_true (g_file_get_contents (path, &page, NULL, NULL));
   g_autofree char *sheet = g_strdup_printf ("./weft lab %s > answers.txt", lab->name);
   assert_non_null (strstr (page, sheet));
-  g_autoptr (GRegex) joined = g_regex_new ("\\\\\n *", 0, 0, NULL);
-  g_autofree char *flat = g_regex_replace_literal (joined, page, -1, 0, "", 0, NULL);
-  g_auto (GStrv) lines = g_strsplit (flat, "\n", -1);
-  for (char **line = lines; *line; line++) {
-    char *at = strstr (*line, "--svg docs/labs/");
-    if (!g_str_has_prefix (*line, "    ./weft ") || !at)
-      continue;
-    g_autofree char *name = g_strdup (at + strlen ("--svg docs/labs/"));
-    *at = '\0';
-    g_autofree char *command =
-        g_strdup_printf ("%s/%s --svg %s/%s >%s/log 2>&1", g_path_get_dirname (WEFT_BINARY),
-                         *line + strlen ("    ./"), folder, name, folder);
-    if (system (command) != 0)
-      fail_msg ("%s", command);
-    g_autofree char *mine = g_build_filename (folder, name, NULL);
-    g_autofree char *theirs = g_build_filename (WEFT_SOURCE_DIR, "docs", "labs", name, NULL);
-    g_autofree char *a = NULL, *b = NULL;
-    assert_true (g_file_get_contents (mine, &a, NULL, NULL));
-    if (!g_file_get_contents (theirs, &b, NULL, NULL) || strcmp (a, b))
-      fail_msg ("%s is not what this command draws: %s", theirs, command);
-    drawn++;
-  }
-  assert_true (drawn || strstr (page, "../1f1b.svg") || strstr (page, "../sizing.svg"));
+  assert_true (test_figures_check (name, folder) || strstr (page, "../1f1b.svg") ||
+               strstr (page, "../sizing.svg"));
 }
 
 static void

@@ -37,9 +37,10 @@ has_the_bytes_of_its_plan (const struct weft_job *job)
   return is_long;
 }
 
-/* The bytes that are alive in short steps tell those of long steps, for every tenth strategy of
- * four spaces: for schedules that begin with all forward passes the bytes grow with the
- * microbatches, for others they are constant. `weft bench search memory` compares 5,000. */
+/* The live bytes of a long step can be extrapolated from short steps, checked for every tenth
+ * strategy of four spaces. With schedules that begin with all forward passes, live bytes grow with
+ * the number of microbatches; with other schedules they are constant. `weft bench search memory`
+ * checks 5,000 strategies. */
 static void
 live_bytes_of_short_steps_are_those_of_the_whole_step (void **state)
 {

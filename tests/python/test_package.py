@@ -30,7 +30,7 @@ def flags(settings):
 
 
 def command(*words):
-    """What the command prints, as JSON."""
+    """Runs the command and returns its output, parsed as JSON."""
     done = subprocess.run([COMMAND, *words], check=True, capture_output=True, text=True)
     return json.loads(done.stdout)
 

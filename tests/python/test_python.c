@@ -37,7 +37,7 @@ run_well (const char *folder, const char *command)
     fail_msg ("%s: %s", command, out);
 }
 
-/* The Python with the modules: the first of the path, or that of the system. NULL: none. */
+/* Returns a Python that has the modules: python3 of PATH, else /usr/bin/python3, else NULL. */
 static const char *
 find_python (const char *folder)
 {

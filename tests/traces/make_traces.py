@@ -31,9 +31,9 @@ WORK = [
     (0, 300, 5, 7, "nvjet_hsh_128x256_64x4_1x2_h_bz_coopA_TNT", None),
     (300, 100, 200, 7, "void flash::flash_fwd_kernel<Flash_fwd_kernel_traits<128, 128, 64, 4>>", None),
     (350, 150, 200, 20, "ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)",
-     TENSOR),  # 50 us beside attention, 100 us exposed
+     TENSOR),  # 50 us overlap attention, 100 us are exposed
     (500, 50, 40, 7, "void at::native::vectorized_layer_norm_kernel<c10::BFloat16, float>()", None),
-    (560, 40, 4, 7, "void mystery_kernel(int)", None),  # 6 of 10 us of idle time are the host's
+    (560, 40, 4, 7, "void mystery_kernel(int)", None),  # 10 us idle before it, 6 by a late launch
     (600, 200, 100, 7, "sm90_xmma_gemm_bf16bf16_bf16f32_f32_tn_n_tilesize128x128x64", None),
     (800, 100, 100, 24, "ncclDevKernel_ReduceScatter_Sum_f32_RING_SIMPLE(ncclDevKernelArgsStorage)",
      DATA),

@@ -57,7 +57,7 @@ static const char *const strategies[] = {
 };
 enum { N = G_N_ELEMENTS (strategies) - 1 };
 
-/* What a run leaves: metrics of every step, and hashes of its state at the end. */
+/* Results of a run: metrics of every step, and hashes of its state at the end. */
 struct left {
   double loss[STEPS], norm[STEPS];
   uint64_t state[WEFT_N_STATE_KIND];

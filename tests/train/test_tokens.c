@@ -533,7 +533,7 @@ what_lies_beside_a_bin_file_may_be_no_index (void **state)
   assert_refused ("free.idx", "free.idx: found no MMIDIDX at its start, wanted a Megatron index");
 }
 
-/* ------------------------------------------------------------------ what is no file */
+/* ------------------------------------------------------------- no file, not readable */
 
 static void
 what_is_no_file_is_refused (void **state)

@@ -40,7 +40,7 @@ assert_said (struct said said, int status, const char *part)
     fail_msg ("%s\nwanted: %s", all, part);
 }
 
-/* Runs the test program with these arguments, as ctest does, and returns what it said. */
+/* Runs the test program with these arguments, as ctest does, and returns its output. */
 static struct said
 room (const char *const *words)
 {

@@ -130,7 +130,7 @@ the_page_of_core_names_every_header (void **state)
   }
 }
 
-/* A double without a row has not said what it proves. */
+/* tests/doubles/README.md must have a row for each double. */
 static void
 the_page_of_doubles_names_every_file (void **state)
 {

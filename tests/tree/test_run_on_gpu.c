@@ -279,7 +279,7 @@ a_dry_run_gives_every_result (void **state)
       json_object_get_object_member (json_object_get_object_member (row, "weft"), "clocks");
   JsonObject *limits = json_object_get_object_member (clocks, "limited_by");
   assert_int_equal (json_object_get_int_member (limits, "power cap"), 1);
-  assert_true (files_in (*state, "results") <= 8); /* what a loan of a machine may bring back */
+  assert_true (files_in (*state, "results") <= 8); /* run.sh promises at most eight files */
   assert_documents_are_valid (*state);
 }
 
@@ -305,7 +305,7 @@ list_parts (const char *folder)
   g_autofree char *out = NULL;
   g_autofree char *python = g_build_filename (folder, "python3", NULL);
 
-  assert_int_equal (g_unlink (python), 0); /* run.sh needs the real one */
+  assert_int_equal (g_unlink (python), 0); /* removes the double: run.sh needs the real python3 */
   assert_true (g_spawn_command_line_sync (command, &out, NULL, NULL, NULL));
   make_pack (folder);
   return g_strsplit (g_strstrip (out), "\n", -1);

@@ -21,8 +21,8 @@ static const struct {
 /* Folders of core/, lowest first. A file may include only files of its own folder or of lower
  * folders. */
 static const char *const core_folders[] = {
-  "core/base/",   "core/cluster/", "core/schedule/", "core/job/",    "core/program/",
-  "core/passes/", "core/plan/",    "core/exec/",     "core/report/",
+  "core/base/",    "core/cluster/", "core/schedule/", "core/collective/", "core/job/",
+  "core/program/", "core/passes/",  "core/plan/",     "core/exec/",       "core/report/",
 };
 
 /* Files of each executor, lowest level first. A file includes only those headers of its folder that
@@ -35,8 +35,8 @@ static const struct {
     { "cpu_options", "machine", "arena", "ready", "launch", "collectives", "lanes", "exec_cpu" } },
   { "exec_gpu/",
     { "shared", "calls", "gpu_options", "launches", "machine", "script", "comm", "watchdog",
-      "counted", "arena", "order", "comms", "collectives", "emit", "issue", "reserved", "traced",
-      "step", "exec_gpu" } },
+      "counted", "arena", "room", "order", "comms", "collectives", "emit", "issue", "reserved",
+      "traced", "step", "exec_gpu" } },
 };
 
 /* Returns the file name in an #include line, between the characters `open` and `close`, or NULL if

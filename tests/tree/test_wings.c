@@ -316,9 +316,9 @@ count_files_in_circles (const GPtrArray *paths)
 static void
 calls_of_other_folders_of_core_form_no_circle (void **state)
 {
-  static const char *const folders[] = { "core/base/", "core/cluster/", "core/schedule/",
-                                         "core/job/",  "core/program/", "core/exec/",
-                                         "core/report/" };
+  static const char *const folders[] = { "core/base/",       "core/cluster/", "core/schedule/",
+                                         "core/collective/", "core/job/",     "core/program/",
+                                         "core/exec/",       "core/report/" };
   int wrong = 0;
 
   (void) state;

@@ -13,7 +13,9 @@
  *
  * precision = fp8 converts the operands of linear layers inside transformer layers: inputs, output
  * gradients and weights are rounded to fp8 before each matrix product. The output is bf16.
- * fp8_products.c appends these conversions, and stores weights in the buffers of this file.
+ * fp8_products.c appends these conversions, and stores weights in the buffers of this file. If
+ * weights are kept for the step (weft_cast_is_kept), the first microbatch converts a weight into a
+ * buffer of its own, and all later passes read it; its transposed copy likewise.
  *
  * In all other jobs the dtypes are equal, and the functions of this file append no ops. */
 #include "core/passes/layer/fp8_products.h"
@@ -62,6 +64,13 @@ matrix_bytes (const struct weft_step *s, uint32_t param)
   return (bytes + WEFT_CAST_ALIGN - 1) / WEFT_CAST_ALIGN * WEFT_CAST_ALIGN;
 }
 
+gboolean
+weft_cast_is_kept (const struct weft_step *s, uint32_t param)
+{
+  return s->job->stack.own_kernels && weft_job_fp8_lifetime (s->job) >= WEFT_FP8_FOR_STEP &&
+         weft_fp8_takes (s, param) && is_converted (s, param);
+}
+
 /* Whether a converted weight is stored in the cache. TRUE for matrices of layers, and for the
  * output layer. */
 static gboolean
@@ -71,7 +80,7 @@ is_cached (const struct weft_step *s, uint32_t param)
   uint32_t own = weft_params_of_end (s, WEFT_HEAD_WEIGHT);
   uint32_t head = own != WEFT_NO_PARAM ? own : weft_params_of_end (s, WEFT_EMBED_WEIGHT);
 
-  if (!is_converted (s, param))
+  if (!is_converted (s, param) || weft_cast_is_kept (s, param))
     return FALSE;
   if (row->layer == WEFT_NO_LAYER)
     return weft_step_chunk (s)->head && param == head && !weft_job_fuses_head (s->job);
@@ -103,7 +112,9 @@ cached (struct weft_step *s, uint32_t param)
 uint32_t
 weft_cast_known (const struct weft_step *s, uint32_t param)
 {
-  return s->at.phase == WEFT_PHASE_FORWARD ? s->layer->cast_view[param] : WEFT_NO_BUF;
+  return s->at.phase == WEFT_PHASE_FORWARD || weft_cast_is_kept (s, param)
+             ? s->layer->cast_view[param]
+             : WEFT_NO_BUF;
 }
 
 /* Returns a buffer for a converted weight that is not stored in the cache. */
@@ -119,6 +130,8 @@ room_here (struct weft_step *s, uint32_t param)
 uint32_t
 weft_cast_buffer (struct weft_step *s, uint32_t param)
 {
+  if (weft_cast_is_kept (s, param))
+    return s->layer->cast_view[param] = room_here (s, param);
   if (s->at.phase == WEFT_PHASE_FORWARD)
     return s->layer->cast_view[param] = cached (s, param);
   return room_here (s, param);
@@ -162,6 +175,8 @@ weft_cast_end_pass (struct weft_step *s)
   if (s->layer->cast_cache == WEFT_NO_BUF)
     return;
   for (uint32_t i = 0; i < weft_params_count (s); i++) {
+    if (weft_cast_is_kept (s, i))
+      continue;
     view = s->layer->cast_view[i] != WEFT_NO_BUF ? s->layer->cast_view[i] : view;
     s->layer->cast_view[i] = WEFT_NO_BUF;
   }

@@ -106,8 +106,11 @@ uint32_t weft_cast_weight (struct weft_step *s, uint32_t param);
 uint32_t weft_cast_weight_here (struct weft_step *s, uint32_t param);
 
 /* For fp8_products.c. weft_cast_known() returns the converted copy of a weight if this forward pass
- * has already made one, otherwise WEFT_NO_BUF. weft_cast_buffer() returns a buffer for a new
- * converted copy. */
+ * (or this step, if the weight is kept) has already made one, otherwise WEFT_NO_BUF.
+ * weft_cast_buffer() returns a buffer for a new converted copy. */
+/* Whether a weight is converted to fp8 once in a step, and its codes are kept for all passes
+ * (disable_parameter_transpose_cache). */
+gboolean weft_cast_is_kept (const struct weft_step *s, uint32_t param);
 uint32_t weft_cast_known (const struct weft_step *s, uint32_t param);
 uint32_t weft_cast_buffer (struct weft_step *s, uint32_t param);
 

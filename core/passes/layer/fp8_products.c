@@ -343,14 +343,18 @@ copy_of (const struct weft_step *s, uint32_t codes)
   return copy;
 }
 
-/* Returns a buffer for fp8 values. In the memory plan, fp8 values of weights count as weights, and
- * all others as activations. */
+/* In the memory plan, fp8 values of weights count as weights, and all others as activations. */
+static enum weft_buf_kind
+kind_of (const struct weft_fp8_source *x)
+{
+  return x->role == WEFT_FP8_WEIGHT ? WEFT_BUF_WEIGHTS : WEFT_BUF_ACTIVATIONS;
+}
+
+/* Returns a buffer for fp8 values. */
 static uint32_t
 room (struct weft_step *s, const struct weft_fp8_source *x)
 {
-  enum weft_buf_kind kind = x->role == WEFT_FP8_WEIGHT ? WEFT_BUF_WEIGHTS : WEFT_BUF_ACTIVATIONS;
-
-  return weft_step_buffer (s, kind, format_of (s, x->role), weft_step_elements (s, x->buf),
+  return weft_step_buffer (s, kind_of (x), format_of (s, x->role), weft_step_elements (s, x->buf),
                            x->name);
 }
 
@@ -363,10 +367,9 @@ has_squares (const struct weft_step *s, const struct weft_fp8_source *x)
 static uint32_t
 room_of (struct weft_step *s, const struct weft_fp8_source *x, uint64_t scales)
 {
-  enum weft_buf_kind kind = x->role == WEFT_FP8_WEIGHT ? WEFT_BUF_WEIGHTS : WEFT_BUF_ACTIVATIONS;
+  enum weft_dtype dtype = weft_fp8_block (s) == BLOCK ? WEFT_FP32 : WEFT_E8M0;
 
-  return weft_step_buffer (s, kind, weft_fp8_block (s) == BLOCK ? WEFT_FP32 : WEFT_E8M0, scales,
-                           "scales");
+  return weft_step_buffer (s, kind_of (x), dtype, scales, "scales");
 }
 
 /* Returns an upper limit of the number of quantisation blocks down the rows of all experts. The
@@ -527,7 +530,7 @@ also_transposed (struct weft_step *s, const struct weft_fp8_source *x, struct co
 
   if (x->role == WEFT_FP8_INPUT)
     s->at.phase = WEFT_PHASE_FORWARD;
-  copy->transposed = weft_step_buffer (s, WEFT_BUF_ACTIVATIONS, format_of (s, x->role),
+  copy->transposed = weft_step_buffer (s, kind_of (x), format_of (s, x->role),
                                        copy->rows * copy->columns, x->name);
   copy->transposed_scale = room_of_transposed_scales (s, x, copy->rows);
   s->at = at;
@@ -635,5 +638,7 @@ weft_fp8_weight_transposed (struct weft_step *s, uint32_t param)
     uint32_t scale, transposed = weft_fp8_weights_transposed (s, param, &scale);
     return (struct weft_fp8){ transposed, scale };
   }
+  if (weft_cast_is_kept (s, param))
+    x.buf = weft_fp8_weight (s, param).codes;
   return weft_fp8_columns (s, &x);
 }

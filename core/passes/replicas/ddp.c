@@ -588,8 +588,8 @@ first_group (const struct weft_step *s, uint32_t chunk, uint32_t *n)
   return first;
 }
 
-/* Returns the launch group of a chunk that forward reads as number i. Buckets are in reverse order
- * of registration, FSDP units in order of registration. */
+/* Returns the i-th launch group of a chunk in the order in which forward reads the weights. The
+ * layout has buckets in reverse order of registration, and FSDP units in order of registration. */
 static uint32_t
 gathered_at (const struct weft_step *s, uint32_t chunk, uint32_t i)
 {

@@ -19,8 +19,8 @@
 #include <nccl.h>
 #include <string.h>
 
-/* Functions that older releases of NCCL lack. Weak, so that the module also loads with these: a job
- * that needs no such function runs, for example every job on one GPU. */
+/* Functions that older releases of NCCL lack. They are weak symbols, so that the module loads with
+ * these releases too. Jobs that need no such function run, for example all jobs on one GPU. */
 #pragma weak ncclAlltoAll
 #pragma weak ncclCommWindowRegister
 #pragma weak ncclCommWindowDeregister
@@ -333,7 +333,7 @@ chosen (int *device)
   return text;
 }
 
-/* Which kernels with warpgroup products to use (enum weft_cuda_warpgroups). */
+/* Returns which kernels with warpgroup products are used (enum weft_cuda_warpgroups). */
 static uint8_t
 warpgroups_of (const struct cuda *cuda)
 {

@@ -6,10 +6,11 @@
  * is needed. The text is static. */
 const char *weft_driver_missing (void);
 
-/* Which kernels with warpgroup products (enum weft_cuda_warpgroups) a value of WEFT_WARPGROUPS
- * allows. `0`: none; `producer`: attention with a producer warp wherever it takes the shape,
- * without measuring; other values and NULL: all, if measuring chooses them. */
+/* Returns which kernels with warpgroup products a value of the environment variable WEFT_WARPGROUPS
+ * allows (enum weft_cuda_warpgroups). `0`: none. `producer`: attention with a producer warp for
+ * every shape that it supports, without measuring. Other values and NULL: all; measurements
+ * choose. */
 uint8_t weft_driver_warpgroups_named (const char *text);
 
-/* `most`, if the current device has compute capability 9.0; else none. */
+/* Returns `most` if the current device has compute capability 9.0, else WEFT_NO_WARPGROUPS. */
 uint8_t weft_driver_warpgroups (uint8_t most);

@@ -232,7 +232,7 @@ has_producer (const attempt *a)
 
 static const struct {
   const char *(*run) (const void *user);
-  const char *hung, *hung_first; /* with, and without, another way that was measured before */
+  const char *hung, *hung_first; /* messages; hung_first: if no other way was measured before */
 } ways[N_WAYS] = {
   [LIBRARY] = { run_library, NULL,
                 DID_NOT_END ("attention of cuDNN", ": use attention_backend = flash") },
@@ -245,9 +245,9 @@ static const struct {
                               ": set WEFT_WARPGROUPS=0 in the environment") },
 };
 
-/* Measures the ways that `there` names. Saves the best one so far before the next: if that does not
- * end, the next run of the program finds a choice and works. NULL, or why this process cannot
- * continue. */
+/* Measures each way for which `there` is TRUE, and saves the fastest way after each measurement. So
+ * if a later kernel never ends, the next run of the program has a choice that works. Returns NULL,
+ * or why this process cannot continue. */
 static const char *
 measure (struct weft_fused *f, int device, const attempt *a, const gboolean there[N_WAYS],
          const char *machine)
@@ -286,7 +286,7 @@ weft_fused_try (struct weft_fused *f, int device, const struct weft_kernel *k,
     return NULL;
   const char *error = measure (f, device, &a, there, machine);
   if (error)
-    g_printerr ("weft: %s\n", error); /* at once: closing may wait for the kernel that hangs */
+    g_printerr ("weft: %s\n", error); /* now: closing may wait for the kernel that hangs */
   return error;
 }
 

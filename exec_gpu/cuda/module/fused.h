@@ -1,10 +1,11 @@
 /* fused.h - attention of whole sequences by cuDNN.  attention_backend = fused: cuDNN is used if it
- * accepts the shape.  attention_backend = auto: the quickest of cuDNN, if it accepts the shape, of
- * the own kernels, and of those with a producer warp (kernels/cuda/producer.h), if the GPU has
- * them.
+ * accepts the shape.  attention_backend = auto: the fastest is used of cuDNN, Weft's kernels, and
+ * Weft's kernels with a producer warp (kernels/cuda/producer.h), as far as they support the shape
+ * and the GPU.
  *
- * Own kernels are used for other shapes and for parts of sequences.  With `fused`, a line on stderr
- * then says why, once for each kind of op.  All calls for one device must come from one thread. */
+ * Weft's kernels are used for other shapes and for parts of sequences.  With `fused`, a line on
+ * stderr then says why, once for each kind of op.  All calls for one device must come from one
+ * thread. */
 #pragma once
 #include "kernels/cuda/cudnn.h"
 #include "kernels/cuda/table.h"
@@ -29,13 +30,13 @@ const char *weft_fused_missing (struct weft_fused *f, int device, const struct w
 const char *weft_fused_run (struct weft_fused *f, int device, const struct weft_kernel *k,
                             const struct weft_cuda_launch *l);
 
-/* With attention_backend = auto: how a launch uses warpgroup instructions (enum
- * weft_cuda_warpgroups), with a producer warp if that was the quickest.  `most`: as the GPU and the
- * user allow. */
+/* With attention_backend = auto: which warpgroup kernels a launch uses (enum weft_cuda_warpgroups),
+ * those with a producer warp if they were the fastest.  `most`: what the GPU and the user allow. */
 uint8_t
 weft_fused_warpgroups (struct weft_fused *f, int device, const struct weft_kernel *k, uint8_t most);
 
-/* Scratch of a kernel with a producer warp, if it may run or be measured. */
+/* Bytes of scratch that attention backward with a producer warp needs; 0 if this kernel neither
+ * runs nor is measured. `most`: enum weft_cuda_warpgroups, what the GPU and the user allow. */
 uint64_t weft_fused_producer_scratch (const struct weft_kernel *k, uint8_t most);
 
 /* With attention_backend = auto, measures cuDNN and the own kernels on separate operands of the

@@ -1,6 +1,6 @@
-/* libraries.h - the libraries of NVIDIA behind the calls, with their versions and paths: which of
- * several installed ones the loader has chosen.  Also looks for cuDNN and CUPTI, which the module
- * loads only for jobs that need them. */
+/* libraries.h - lists the NVIDIA libraries that the module uses, with versions and paths, because
+ * several versions may be installed and the loader chooses one.  Also looks for cuDNN and CUPTI,
+ * which the module loads only for jobs that need them. */
 #pragma once
 #include "exec_gpu/calls.h"
 

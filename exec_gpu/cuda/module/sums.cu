@@ -145,7 +145,7 @@ struct rows {
   const void *from[WEFT_GPU_MOST_SHARED];
   const int64_t *send[WEFT_GPU_MOST_SHARED];
   void *to[WEFT_GPU_MOST_SHARED];
-  uint8_t merges[WEFT_GPU_MOST_SHARED]; /* only for sums: as in struct terms */
+  uint8_t merges[WEFT_GPU_MOST_SHARED]; /* for sums: see struct terms */
   uint8_t how;
   uint32_t n, each;
   uint64_t row;

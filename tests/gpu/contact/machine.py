@@ -63,7 +63,7 @@ class Machine:
             self.weft, self.tests, self.bench = build / "weft", build / "tests/test_gpu", build / "bench/bench_cuda"
             self.twin, self.models = root / "bench/torch_twin.py", root / "models"
             self.text = self.data = root / "LICENSE"
-        # our programs; PyTorch finds its own libraries
+        # variables for programs of Weft; PyTorch finds its libraries without them
         paths = library_folders() + [p for p in (os.environ.get("LD_LIBRARY_PATH"),) if p]
         self.ours = {"LD_LIBRARY_PATH": ":".join(paths),
                      "NCCL_SOCKET_IFNAME": os.environ.get("NCCL_SOCKET_IFNAME", "lo")}

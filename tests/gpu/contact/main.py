@@ -96,7 +96,7 @@ class Run:
         return False
 
     def outcome(self, name, status):
-        """The word for an exit status."""
+        """The outcome of a program, as a word, from its exit status and output."""
         both = running.text_of(self.out(name)) + running.text_of(self.err(name))
         if status == 0:
             return "skipped" if "[  PASSED  ] 0 test" in both else "passed"
@@ -126,7 +126,7 @@ class Run:
         self.write()
 
     def attempt(self, part, way):
-        """Runs a part one way; returns the word of its outcome."""
+        """Runs a part in one way (tables.WAYS); returns its outcome as a word."""
         word, env, flags = tables.WAYS[way]
         command = replace_flags(part.command, flags)
         if part.kind == "ncu":
@@ -144,7 +144,7 @@ class Run:
         return status
 
     def take(self, part, clocks):
-        """Reads what a part has written."""
+        """Reads the output of a part."""
         model = next((model for model in self.models if model.name == part.model), None)
         if part.kind == "train":
             found = outcomes.trained(self.out(part.name), model)
@@ -234,7 +234,7 @@ class Run:
     # --------------------------------------------------------------------------- document
 
     def write(self):
-        """Replaces the document and the archive of choices by new ones, atomically."""
+        """Replaces atomically the document, and the archive of chosen algorithms if it changed."""
         new = self.results / f".{self.m.stem}.json"
         new.write_text(outcomes.document(self))
         os.replace(new, self.results / f"{self.m.stem}.json")
@@ -289,7 +289,7 @@ def gpu_tests(m):
 
 
 def unpack(archive, to):
-    """Unpacks the choices of an earlier run; an archive that cannot be read is an empty one."""
+    """Unpacks the algorithms that an earlier run chose; an unreadable archive counts as empty."""
     try:
         with tarfile.open(archive) as tar:
             for member in tar.getmembers():

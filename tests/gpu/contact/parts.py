@@ -85,7 +85,7 @@ def timeline(results, model, kind):
 
 
 def first_contact(m):
-    """What the machine is, and whether the kernels work."""
+    """Parts that describe the machine and test the kernels."""
     smi = "nproc; free -g; nvidia-smi; nvidia-smi -q -d CLOCK,POWER,PERFORMANCE"
     nano = [m.weft, "train", "--executor", "cuda", "--model", "llama-nano", "--topology", m.topology, "--gpus", "1",
             "--precision", "bf16", "--reduction-order", "fast", "--seq-length", "64", "--data", m.text, "--steps", "2",
@@ -105,7 +105,7 @@ def kernels(m, model, runs, name, *flags, env=None):
 
 
 def closer(m, results, model):
-    """What a prediction needs: rows of the cost table, from two layers, because all layers have the same kernels;
+    """Inputs of a prediction: rows of the cost table, from two layers, because all layers have the same kernels;
     and the timeline of a step."""
     ways = (0, 1, 2)
     return [Part(f"{model.name}-measure", "B", 60,

@@ -8,7 +8,7 @@ import statistics
 
 from running import text_of
 
-# of ncu: what a kernel's time is spent on, and what limits its occupancy
+# metrics of ncu: how a kernel spends its time, and the limits of its occupancy
 METRICS = ("gpu__time_duration.sum", "sm__throughput.avg.pct_of_peak_sustained_elapsed",
            "gpu__compute_memory_throughput.avg.pct_of_peak_sustained_elapsed",
            "dram__bytes.sum.per_second", "sm__warps_active.avg.pct_of_peak_sustained_active",
@@ -17,7 +17,7 @@ METRICS = ("gpu__time_duration.sum", "sm__throughput.avg.pct_of_peak_sustained_e
 
 
 def lines_of(path):
-    """The JSON objects of a file with one a line; other lines are left out."""
+    """The JSON objects of a file that has one object in a line; other lines are left out."""
     rows = []
     for line in text_of(path).splitlines():
         try:
@@ -68,7 +68,7 @@ def counters(path, op):
 
 
 def choices(folder, kind):
-    """The words behind the digits of a file of choices (kernels/cuda/trial.h), as rows."""
+    """The choices of algorithms in the files of a kind (kernels/cuda/trial.h), as rows of words."""
     rows = []
     for path in sorted(folder.glob(f"weft/{kind}-*.txt")):
         machine, *lines = text_of(path).splitlines() or [""]
@@ -109,7 +109,7 @@ def document(run):
                          if p.kind in ("train", "twin") and p.name != p.model and p.runs in run.runs},
             "kernels": kernel_rows, "counters": run.counters,
             "products": choices(run.cache, "products"), "attention": choices(run.cache, "attention")}
-    # one row a line: a document that is committed shows its changes
+    # one row in a line, so that a diff of two versions shows the changed rows
     return "{" + ",\n".join(f"{json.dumps(key)}:{rows_of(value)}" for key, value in made.items()) + "}\n"
 
 
@@ -120,7 +120,7 @@ def rows_of(value):
 
 
 def finite(value):
-    """The value with null for numbers that JSON lacks."""
+    """Returns the value with null in place of NaN and infinities, which JSON lacks."""
     if isinstance(value, dict):
         return {key: finite(of) for key, of in value.items()}
     if isinstance(value, list):

@@ -21,7 +21,7 @@ def end_group(process, patience):
         except subprocess.TimeoutExpired:
             continue
         if number == signal.SIGTERM:
-            continue  # its children may still run: SIGKILL reaches the rest of the group
+            continue  # children of the program may still run; SIGKILL ends the rest of the process group
         return
 
 
@@ -50,7 +50,7 @@ def run(command, env, out, err, limit, idle=None):
 
 
 def said(path):
-    """The last line of a program's complaints."""
+    """The last line of a file that is not empty, or an empty text."""
     lines = [line for line in text_of(path).splitlines() if line.strip()]
     return lines[-1][:300] if lines else ""
 

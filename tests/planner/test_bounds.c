@@ -1,0 +1,263 @@
+/* The search compared with an exhaustive search: both find the same strategies, and no lower
+ * bound rules out the best one. */
+#include "planner/bound.h"
+#include "planner/planner.h"
+#include "planner/space.h"
+#include "planner/trials.h"
+#include "tests/made/open_job.h"
+#include "tests/runner/runner.h"
+#include <math.h>
+
+static weft_search *
+search_with (const struct weft_job *job, gboolean exhaustive)
+{
+  struct weft_search_options options = { .finalists = 4,
+                                         .near_miss = TRUE,
+                                         .exhaustive = exhaustive };
+  return weft_search_run (job, &options, NULL);
+}
+
+/* Asserts that no lower bound of a job exceeds its clock time, and that the lower bound of memory
+ * does not exceed `bytes`. */
+static void
+bounds_hold (weft_segment_cache *cache, const struct weft_job *job, double clock, double bytes)
+{
+  struct weft_bound bound = weft_bound_passes (cache, job);
+  double lanes = weft_bound_lanes (cache, job), schedule = weft_bound_schedule (cache, job),
+         ends = weft_bound_ends (cache, job);
+
+  if (fmax (fmax (bound.seconds, lanes), fmax (schedule, ends)) <= clock && bound.bytes <= bytes)
+    return;
+  g_autofree char *text = weft_job_print (job);
+  fail_msg ("at least %.9g s (passes), %.9g s (lanes), %.9g s (schedule), %.9g s (ends) and %.0f "
+            "bytes, but %.9g s and %.0f: %s",
+            bound.seconds, lanes, schedule, ends, bound.bytes, clock, bytes, text);
+}
+
+static void
+all_bounds_hold (const struct weft_job *job, const weft_search *all)
+{
+  g_autoptr (weft_segment_cache) cache = weft_segment_cache_new ();
+
+  for (uint32_t i = 0; i < all->n; i++) {
+    const struct weft_candidate *c = &all->candidate[i];
+    struct weft_job one = weft_space_job (job, &c->choice);
+    if (c->fate != WEFT_FATE_RULE)
+      bounds_hold (cache, &one, c->clock, (double) c->bytes);
+  }
+}
+
+/* Checks the bounds of `n` random candidates. */
+static void
+some_bounds_hold (const struct weft_job *job, GRand *rand, uint32_t n)
+{
+  g_autoptr (weft_segment_cache) cache = weft_segment_cache_new ();
+  g_autoptr (GArray) space = weft_space_enumerate (job);
+  const struct weft_trials how = { .placements = weft_segment_cache_placements (cache),
+                                   .n_workers = 1 };
+
+  for (uint32_t done = 0; done < n;) {
+    guint at = (guint) g_rand_int_range (rand, 0, (gint) space->len);
+    struct weft_trial trial = { .job = weft_space_job (
+                                    job, &g_array_index (space, struct weft_choice, at)),
+                                .depth = WEFT_TRIAL_CLOCK };
+    if (!weft_job_check (&trial.job, NULL))
+      continue;
+    assert_true (weft_trials_run (&how, &trial, 1, NULL));
+    assert_null (trial.error);
+    bounds_hold (cache, &trial.job, trial.seconds, trial.bytes);
+    weft_trial_clear (&trial);
+    done++;
+  }
+}
+
+/* Checks that the normal search, which builds programs only for candidates that no lower bound
+ * rules out, finds the same answer as an exhaustive search. Checks each lower bound against the
+ * results of the exhaustive search. Returns how many candidates the normal search rules out. */
+static uint32_t
+answers_agree (const struct weft_job *job)
+{
+  g_autoptr (weft_search) all = search_with (job, TRUE), few = search_with (job, FALSE);
+  uint32_t n = all->by_fate[WEFT_FATE_SIMULATED];
+
+  all_bounds_hold (job, all);
+  assert_int_equal (few->n, all->n);
+  assert_int_equal (few->by_fate[WEFT_FATE_RULE], all->by_fate[WEFT_FATE_RULE]);
+  assert_int_equal (few->by_fate[WEFT_FATE_SIMULATED], n);
+  for (uint32_t i = 0; i < n; i++) {
+    const struct weft_candidate *x = &all->candidate[i], *y = &few->candidate[i];
+    assert_memory_equal (&x->choice, &y->choice, sizeof x->choice);
+    assert_true (x->seconds == y->seconds && x->clock == y->clock);
+    assert_int_equal (x->bytes, y->bytes);
+  }
+  assert_true (all->gap == few->gap);
+  assert_true (!all->miss == !few->miss);
+  if (all->miss)
+    assert_true (all->miss->clock == few->miss->clock && all->miss->bytes == few->miss->bytes);
+  return few->by_fate[WEFT_FATE_PRUNED];
+}
+
+/* Sets the GPU memory to `share` of what the fastest strategy needs, so that only some strategies
+ * fit. Library memory, which would exceed the memory of these small models, is set to 0. */
+static void
+tighten (struct weft_job *job, double share)
+{
+  struct weft_search_options options = { .finalists = 1 };
+
+  job->stack.context_bytes = job->stack.workspace_bytes = job->stack.communicator_bytes = 0;
+  g_autoptr (weft_search) search = weft_search_run (job, &options, NULL);
+  job->cluster.f.gpu_memory = share * (double) search->candidate[0].bytes;
+}
+
+/* Exhaustive searches of some small spaces, and random candidates of more. */
+static void
+bounds_change_no_answer (void **state)
+{
+  static const char *const models[] = { "llama-nano", "gpt2-nano", "qwen3moe-nano",
+                                        "deepseek-nano" };
+  static const char *const clusters[] = { "dgx-h100", "l40s-pcie", "dgx-a100" };
+  static const char *const batches[] = { "8", "16" };
+  static const char *const more[][2] = { { "tensor-model-parallel-size", "2" },
+                                         { "virtual-pipeline-model-parallel-size", "2" },
+                                         { "overlap-grad-reduce", "true" },
+                                         { "context-parallel-size", "2" },
+                                         { "recompute-granularity", "selective" },
+                                         { "delay-wgrad-compute", "true" },
+                                         { "precision", "fp8" },
+                                         { "stack", "megatron-core" },
+                                         { "grad-reduce-in-fp32", "true" },
+                                         { "optimizer-cpu-offload", "true" },
+                                         { "pipeline-schedule", "zb-h1" } };
+  g_autoptr (GRand) rand = g_rand_new_with_seed (11);
+  uint32_t pruned = 0;
+
+  (void) state;
+  for (uint32_t i = 0; i < G_N_ELEMENTS (more); i++) {
+    const char *words[] = { "model",
+                            models[g_rand_int_range (rand, 0, G_N_ELEMENTS (models))],
+                            "topology",
+                            clusters[g_rand_int_range (rand, 0, G_N_ELEMENTS (clusters))],
+                            "gpus",
+                            "4",
+                            "global-batch-size",
+                            batches[g_rand_int_range (rand, 0, G_N_ELEMENTS (batches))],
+                            more[i][0],
+                            more[i][1],
+                            "micro-batch-size",
+                            i % 2 ? "1" : "2",
+                            NULL };
+    struct weft_job job = open_job (words);
+    some_bounds_hold (&job, rand, 20);
+    if (i % 4)
+      continue;
+    tighten (&job, g_rand_double_range (rand, 0.6, 1.2));
+    pruned += answers_agree (&job);
+  }
+  assert_true (pruned > 100);
+}
+
+/* FSDP2 gathers weights inside each layer's pass, so lower bounds are computed from layers. Every
+ * legal random job with FSDP2 has such a bound, and no simulated time is below it. */
+static void
+jobs_of_fsdp2_have_bounds_from_their_layers (void **state)
+{
+  static const char *const models[] = { "llama-nano", "gpt2-nano", "qwen3moe-nano" };
+  static const char *const clusters[] = { "dgx-h100", "l40s-pcie", "dgx-a100" };
+  static const char *const stacks[] = { "torchtitan", "llm-foundry", "weft" };
+  static const char *const more[][2] = { { "gpus", "4" },
+                                         { "context-parallel-size", "2" },
+                                         { "pipeline-model-parallel-size", "2" },
+                                         { "enable-fsdp2-prefetch", "true" },
+                                         { "defer-fsdp-grad-sync", "true" },
+                                         { "pipeline-schedule", "gpipe" } };
+  g_autoptr (GRand) rand = g_rand_new_with_seed (23);
+
+  (void) state;
+  for (uint32_t i = 0; i < G_N_ELEMENTS (more); i++) {
+    const char *const words[] = { "model",
+                                  models[g_rand_int_range (rand, 0, G_N_ELEMENTS (models))],
+                                  "topology",
+                                  clusters[g_rand_int_range (rand, 0, G_N_ELEMENTS (clusters))],
+                                  "stack",
+                                  i < 4 ? stacks[i % 2 * 2] : stacks[0],
+                                  "distributed-config",
+                                  "fsdp2",
+                                  "global-batch-size",
+                                  i % 2 ? "16" : "8",
+                                  "gpus",
+                                  "4",
+                                  more[i][0],
+                                  more[i][1],
+                                  NULL };
+    struct weft_job job = open_job (words);
+    g_autoptr (weft_segment_cache) cache = weft_segment_cache_new ();
+    g_autoptr (GArray) space = weft_space_enumerate (&job);
+    for (guint k = 0; k < space->len; k++) {
+      struct weft_job one = weft_space_job (&job, &g_array_index (space, struct weft_choice, k));
+      if (weft_job_check (&one, NULL) && weft_bound_passes (cache, &one).seconds <= 0)
+        fail_msg ("job %u: strategy %u has no bound from its layers", i, k);
+    }
+    answers_agree (&job);
+  }
+}
+
+/* Lower bounds measure each kind of layer on a model with few layers. Times and bytes must be those
+ * in the whole model, for every bundled model, with several kinds of recompute and wrappers. */
+static void
+a_short_model_measures_the_layers_of_the_whole (void **state)
+{
+  static const char *const more[][2] = { { "recompute-granularity", "none" },
+                                         { "recompute-granularity", "full" },
+                                         { "recompute-granularity", "selective" },
+                                         { "distributed-config", "fsdp2" } };
+  g_autofree char *folder = g_build_filename (WEFT_SOURCE_DIR, "models", NULL);
+  g_autoptr (GDir) dir = g_dir_open (folder, 0, NULL);
+  uint32_t measured = 0;
+
+  (void) state;
+  for (const char *name; (name = g_dir_read_name (dir));) {
+    if (!g_str_has_suffix (name, ".json"))
+      continue;
+    g_autofree char *model = g_strndup (name, strlen (name) - strlen (".json"));
+    for (unsigned i = 0; i < G_N_ELEMENTS (more); i++) {
+      gboolean full = i == 1;
+      const char *words[] = { "model",
+                              model,
+                              "topology",
+                              "dgx-h100",
+                              "gpus",
+                              "8",
+                              "global-batch-size",
+                              "8",
+                              "tensor-model-parallel-size",
+                              "2",
+                              more[i][0],
+                              more[i][1],
+                              full ? "recompute-method" : NULL,
+                              "uniform",
+                              "recompute-num-layers",
+                              "1",
+                              NULL };
+      struct weft_job job = open_job (words);
+      if (!weft_job_check (&job, NULL))
+        continue;
+      struct weft_segments *few = weft_segments_measure (&job, FALSE);
+      struct weft_segments *all = weft_segments_measure (&job, TRUE);
+      assert_int_equal (few->n, all->n);
+      if (all->n > 0)
+        assert_memory_equal (few->segment, all->segment, all->n * sizeof *all->segment);
+      measured += all->n > 0;
+      weft_segments_free (few);
+      weft_segments_free (all);
+    }
+  }
+  assert_true (measured > 40);
+}
+
+static const struct CMUnitTest tests[] = {
+  cmocka_unit_test (bounds_change_no_answer),
+  cmocka_unit_test (jobs_of_fsdp2_have_bounds_from_their_layers),
+  cmocka_unit_test (a_short_model_measures_the_layers_of_the_whole),
+};
+
+WEFT_TESTS (tests, .seconds = 30)
