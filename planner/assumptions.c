@@ -214,8 +214,8 @@ calculate (char *text)
   return weft_units_print (value);
 }
 
-/* Refuses a key that gives a value for a column whose cell is not blank. Rules never replace a value
- * of the source, and a rule without any effect is a mistake of its author. */
+/* Refuses a key that gives a value for a column whose cell is not blank. Rules replace no value of
+ * the source, and a rule without any effect is a mistake of its author. */
 static gboolean
 check_blank (const struct weft_conf_entry *entry, const weft_row_job *row, GError **error)
 {
