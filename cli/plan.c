@@ -763,8 +763,8 @@ weft_cli_plan (int argc, char **argv)
   g_autofree char *software =
       g_strconcat ("write FILE as a configuration of this software (weft export): ", names, NULL);
   const struct weft_cli_flag flags[] = {
-    { "finalists", "N", "number of best strategies that SimGrid simulates [10]", NULL,
-      &wishes.finalists },
+    { "finalists", "N", "best strategies that SimGrid simulates [10, fewer if steps are long]",
+      NULL, &wishes.finalists },
     { .name = "graph", .on = &wishes.graph, .doc = WEFT_OPTION_PREDICTED_GRAPH_DOC },
     { .name = "improve",
       .on = &wishes.improve,

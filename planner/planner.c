@@ -13,6 +13,11 @@ const char *const weft_fate_words[] = { WEFT_FATE_LIST (WEFT_WORD_TEXT) NULL };
  * time. */
 #define PRUNE_FACTOR 1.5
 
+/* Number of finalists unless the user gives it. The search then simulates up to MOST_OPS ops (about
+ * 15 s of one core), and more only as long as the gap exceeds NEAR. */
+enum { FINALISTS = 10, MOST_OPS = 1200000 };
+#define NEAR 0.01
+
 struct searcher {
   const struct weft_search_options *options;
   const struct weft_job *job;
@@ -25,6 +30,7 @@ struct searcher {
   double last_clock;     /* highest clock time of the finalists; set once all finalists are known */
   double best_simulated; /* lowest simulated time of all candidates */
   uint32_t n_steps;      /* number of bounds and times computed */
+  uint64_t n_ops;        /* number of ops of the short steps that were simulated */
   struct weft_search_plans plans;
   gboolean stopped;
   /* error of the first candidate whose step cannot be captured as a CUDA graph */
@@ -92,6 +98,7 @@ static void
 take_bound (struct weft_candidate *c, const struct weft_trial *t)
 {
   c->bound = fmax (c->bound, t->seconds);
+  c->ops = t->ops;
   c->known = WEFT_PROGRAM;
 }
 
@@ -107,6 +114,7 @@ take_clock (struct searcher *s, struct weft_candidate *c, struct weft_trial *t)
   c->bytes = t->least > capacity ? t->least : t->bytes;
   c->plan = g_steal_pointer (&t->plan);
   c->report = g_steal_pointer (&t->report);
+  s->n_ops += c->report ? t->ops : 0;
   double *best = c->fate == WEFT_FATE_RANKED ? &s->best_clock : &s->nearest_miss;
   *best = fmin (*best, c->clock);
 }
@@ -390,6 +398,26 @@ next_depth (const struct weft_candidate *c, const struct aim *aim)
   return c->known < WEFT_PROGRAM ? WEFT_TRIAL_BOUND : aim->depth;
 }
 
+/* Number of ops after whose simulation the search ends if the gap is small. */
+static uint64_t
+most_ops (const struct searcher *s)
+{
+  if (s->options->finalists > 0)
+    return UINT64_MAX;
+  return s->options->most_ops ? s->options->most_ops : MOST_OPS;
+}
+
+/* Whether a candidate is simulated in this round, which has simulated `n_ops` ops so far. */
+static gboolean
+joins (const struct searcher *s, const struct aim *aim, const struct weft_candidate *c,
+       uint64_t *n_ops)
+{
+  if (next_depth (c, aim) != WEFT_TRIAL_SIMULATED)
+    return TRUE;
+  *n_ops += c->ops;
+  return s->n_ops + *n_ops <= most_ops (s);
+}
+
 /* Collects the candidates of a round, which begins with `first`. On the way, refines candidates by
  * bounds that need no programs. Returns the number of candidates in batch[]. */
 static uint32_t
@@ -398,8 +426,10 @@ gather (struct searcher *s, const struct aim *aim, struct weft_candidate *first,
 {
   g_autoptr (GPtrArray) ready = g_ptr_array_new ();
   struct weft_candidate *c;
+  uint64_t n_ops = 0;
   uint32_t n = 0;
 
+  joins (s, aim, first, &n_ops);
   batch[n++] = first;
   while (n < MOST_AT_A_TIME && ready->len < aim->most && (c = take (aim->open))) {
     if (least (c) >= aim->limit || is_far_behind (s, c)) {
@@ -412,8 +442,12 @@ gather (struct searcher *s, const struct aim *aim, struct weft_candidate *first,
       approach (s, c);
       if (aim->is_wanted (s, c))
         put (aim->open, c);
-    } else
+    } else if (joins (s, aim, c, &n_ops))
       batch[n++] = c;
+    else {
+      put (aim->open, c);
+      break;
+    }
   }
   for (guint i = 0; i < ready->len; i++)
     put (aim->open, g_ptr_array_index (ready, i));
@@ -460,12 +494,20 @@ reopen (struct searcher *s, GSequence *aside)
   g_sequence_free (aside);
 }
 
+/* Whether the search has simulated many ops, and no candidate is much faster than the best, if `c`
+ * has the lowest bound of those that were not simulated. */
+static gboolean
+is_near (const struct searcher *s, const struct weft_candidate *c)
+{
+  return s->n_ops >= most_ops (s) && least (c) >= s->best_simulated * (1 - NEAR);
+}
+
 /* Simulates the candidates with the lowest clock times, in ascending order. A clock time that is
  * below the bounds of all other candidates is the lowest clock time of all. */
 static gboolean
 simulate_best (struct searcher *s, GError **error)
 {
-  uint32_t most = s->options->finalists ? s->options->finalists : 10, done = 0;
+  uint32_t most = s->options->finalists ? s->options->finalists : FINALISTS, done = 0;
   GSequence *aside = g_sequence_new (NULL);
   struct weft_candidate *c;
   gboolean ok = TRUE;
@@ -475,6 +517,11 @@ simulate_best (struct searcher *s, GError **error)
     if (is_far_behind (s, c)) {
       put (aside, c);
       continue;
+    }
+    if (!c->report && is_near (s, c)) {
+      put (s->open, c);
+      s->last_clock = s->best_clock;
+      break;
     }
     if (!c->report) {
       const struct aim aim = { s->open, may_win, WEFT_TRIAL_SIMULATED, INFINITY, most - done };
@@ -490,8 +537,8 @@ simulate_best (struct searcher *s, GError **error)
 }
 
 /* Refines the candidates whose bounds are below the best simulated time, the candidate with the
- * lowest bound first. Stops when the lowest bound is a clock time. The gap is then the same as if
- * all candidates had clock times. */
+ * lowest bound first. Stops when the lowest bound is a clock time: the gap is then the same as if
+ * all candidates had clock times. Stops earlier after long simulations, if the gap is small. */
 static gboolean
 find_gap (struct searcher *s, double *gap, GError **error)
 {
@@ -501,8 +548,8 @@ find_gap (struct searcher *s, double *gap, GError **error)
   *gap = 0;
   while (!stops (s) && (c = take (s->open)) && least (c) < best) {
     progress (s, "bounding the gap", 0, 0);
-    if (c->fate == WEFT_FATE_RANKED) {
-      *gap = (best - c->clock) / best;
+    if (c->fate == WEFT_FATE_RANKED || is_near (s, c)) {
+      *gap = (best - least (c)) / best;
       return TRUE;
     }
     const struct aim aim = { s->open, may_win, WEFT_TRIAL_CLOCK, best, G_MAXUINT };

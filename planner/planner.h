@@ -10,7 +10,9 @@
  *             that do not fit.
  *   clock     Computes time with closed formulas, on the exact program and memory plan. The clock
  *             time never exceeds the simulated time, because `clock` has no contention.
- *   SimGrid   Simulates the `finalists` candidates with the lowest clock times, on proved plans.
+ *   SimGrid   Simulates the `finalists` candidates with the lowest clock times, on proved plans. If
+ *             the user gives no number of finalists, the search ends before the tenth once the ops
+ *             that it has simulated are many and the gap is at most 1 %.
  *
  * A clock time below the bounds of all other candidates is the minimum, so the finalists are the
  * same as if all candidates had a clock time. The remaining candidates cannot win: their bounds
@@ -19,7 +21,8 @@
  *
  * Step time grows linearly with the number of microbatches once the pipeline is full; memory grows
  * linearly or is constant. A long step is therefore priced, proved and simulated as two short ones
- * and extrapolated (shorten.h). The plan of a finalist's whole step is built for its memory.
+ * and extrapolated (shorten.h). The plan of a finalist's whole step is built only if the two
+ * short steps need different numbers of bytes.
  *
  * The steps that build programs are trials (trials.h). They run in several processes, for the
  * candidate with the lowest bound and for the few candidates that follow it.
@@ -55,6 +58,7 @@ struct weft_candidate {
   /* kind of the bound in `bound` */
   enum { WEFT_FLOPS, WEFT_PASSES, WEFT_SCHEDULE, WEFT_ENDS, WEFT_LANES, WEFT_PROGRAM } known;
   double seconds; /* simulated step time, seconds */
+  uint64_t ops;   /* number of ops of its short steps (shorten.h); 0 if not known */
   /* TRUE: no candidate fits in memory, and the `bytes` of this candidate were measured on its
    * plan */
   gboolean weighed;
@@ -113,7 +117,10 @@ struct weft_search_progress {
 
 struct weft_search_options {
   const struct weft_space_ranges *ranges; /* values to which axes are limited; NULL: no limits */
-  uint32_t finalists;                     /* number of candidates to simulate; 0 means 10 */
+  /* number of candidates to simulate; 0: 10, but fewer if `most_ops` ops were simulated and the gap
+   * is at most 1 % */
+  uint32_t finalists;
+  uint32_t most_ops; /* number of ops of short steps (shorten.h); 0: as many as take about 15 s */
   /* predict steps that are captured and launched as one CUDA graph; a candidate whose step cannot
    * be captured breaks a rule */
   gboolean graph;

@@ -74,15 +74,23 @@ weft_shortened_seconds (const struct weft_shortened *shortened, const double sec
   return seconds[1] + shortened->further * (seconds[1] - seconds[0]);
 }
 
-/* Unless the schedule begins with all forwards, memory does not depend on the number of
- * microbatches. The bytes of the two short steps then differ only in the padding between buffers,
- * and the result is the larger value. */
+/* Schedules that begin with all forward passes keep the activations of all microbatches. */
+gboolean
+weft_shortened_grows (const struct weft_shortened *shortened)
+{
+  enum weft_schedule schedule = shortened->job[0].strategy.pipeline_schedule;
+
+  return weft_schedules[schedule].in_flight == WEFT_IN_FLIGHT_ALL;
+}
+
+/* If memory does not grow, the bytes of the two short steps differ only in the padding between
+ * buffers, and the result is the larger value. */
 double
 weft_shortened_bytes (const struct weft_shortened *shortened, const double bytes[2])
 {
   if (shortened->n == 1)
     return bytes[0];
-  if (weft_schedules[shortened->job[0].strategy.pipeline_schedule].in_flight != WEFT_IN_FLIGHT_ALL)
+  if (!weft_shortened_grows (shortened))
     return fmax (bytes[0], bytes[1]);
   return bytes[1] + shortened->further * fmax (0, bytes[1] - bytes[0]);
 }

@@ -25,6 +25,9 @@ struct weft_job weft_shorten_most (const struct weft_job *job);
 /* Chooses the short steps from which a job's step is extrapolated. */
 void weft_shorten (const struct weft_job *job, struct weft_shortened *shortened);
 
+/* Whether memory grows with the number of microbatches. */
+gboolean weft_shortened_grows (const struct weft_shortened *shortened);
+
 /* The seconds and bytes of the long step, by extrapolation from the values of the short steps. */
 double weft_shortened_seconds (const struct weft_shortened *shortened, const double seconds[2]);
 double weft_shortened_bytes (const struct weft_shortened *shortened, const double bytes[2]);

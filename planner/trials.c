@@ -1,6 +1,7 @@
 #include "planner/trials.h"
 #include "core/base/error.h"
 #include "core/base/invariant.h"
+#include "exec_sim/bridge.h"
 #include "exec_sim/exec_sim.h"
 #include "planner/shorten.h"
 #include "planner/workers.h"
@@ -22,6 +23,16 @@ build (struct run *x, const struct weft_job *job, enum weft_plan_depth depth)
 {
   x->trial->plans[depth]++;
   return weft_plan_new_draft (job, depth, x->how->placements, &x->trial->error);
+}
+
+static uint64_t
+count_ops (const weft_plan *plan)
+{
+  uint64_t sum = 0;
+
+  for (uint32_t role = 0; role < plan->n_roles; role++)
+    sum += plan->role[role]->n_op;
+  return sum;
 }
 
 /* Computes the clock time of short step i and, if the plan has it, its memory. */
@@ -88,6 +99,7 @@ try_step (struct run *x, uint32_t i, gboolean simulates)
 
   if (!plan || !clock_step (x, i, plan))
     return FALSE;
+  x->trial->ops += count_ops (plan);
   if (!simulates || !may_fit (x, i))
     return TRUE;
   x->of[i] = simulate_step (x, plan);
@@ -110,6 +122,8 @@ try_steps (struct run *x)
   t->seconds = weft_shortened_seconds (&x->shortened, x->seconds);
   t->bytes = weft_shortened_bytes (&x->shortened, x->bytes);
   t->least = weft_shortened_bytes (&x->shortened, x->least);
+  t->steady = x->shortened.n == 1 ||
+              (x->bytes[0] == x->bytes[1] && !weft_shortened_grows (&x->shortened));
   return TRUE;
 }
 
@@ -127,9 +141,22 @@ simulate_steps (struct run *x)
   return TRUE;
 }
 
-/* Makes the report of the whole step: the memory of its plan, and the times of the short steps. A
- * step that is not shortened has this report already. Of a long step the plan need not be proved,
- * because the plans of the short steps are proved and the plan of the long step is not executed. */
+/* Whether the longer short step has the memory of the whole step, and no op of it waits for
+ * memory: further microbatches use the same bytes again. `bench_search memory` compares 5,000
+ * strategies with the plans of their whole steps. */
+static gboolean
+tells_memory (const struct run *x)
+{
+  for (uint32_t role = 0; role < x->of[1]->n_roles; role++)
+    if (x->of[1]->role[role].stalls.cause)
+      return FALSE;
+  return x->trial->steady;
+}
+
+/* Makes the report of the whole step: its memory, and the times of the short steps. A step that is
+ * not shortened has this report already. If the short steps do not tell the memory of a long step,
+ * its plan is built; this plan need not be proved, because the plans of the short steps are proved
+ * and the plan of the long step is not executed. */
 static gboolean
 report_step (struct run *x)
 {
@@ -139,12 +166,18 @@ report_step (struct run *x)
     t->report = g_steal_pointer (&x->of[0]);
     return TRUE;
   }
-  enum weft_plan_depth depth = t->job.stack.live_memory ? WEFT_PLAN_PROVED : WEFT_PLAN_PLACED;
-  g_autoptr (weft_plan) plan = build (x, &t->job, depth);
-  if (!plan)
-    return FALSE;
-  t->report = weft_report_new (plan, NULL);
-  weft_shortened_report (&x->shortened, &t->job, x->of, t->report);
+  weft_report longer = *x->of[1];
+  weft_report *const of[2] = { x->of[0], &longer };
+  if (tells_memory (x))
+    t->report = g_steal_pointer (&x->of[1]);
+  else {
+    enum weft_plan_depth depth = t->job.stack.live_memory ? WEFT_PLAN_PROVED : WEFT_PLAN_PLACED;
+    g_autoptr (weft_plan) plan = build (x, &t->job, depth);
+    if (!plan)
+      return FALSE;
+    t->report = weft_report_new (plan, NULL);
+  }
+  weft_shortened_report (&x->shortened, &t->job, of, t->report);
   return TRUE;
 }
 
@@ -168,10 +201,11 @@ enum { MOST_LABEL = 512, MOST_CAUSES = 64 };
 /* The result of a trial as it is passed between processes. `packed` is the report: its struct, and
  * for each role the struct, the name of the op at the peak, and the causes of stalls. */
 struct result {
-  gboolean refused, failed;
+  gboolean refused, failed, steady;
   int code; /* code of the error */
   char message[2048];
   double seconds, bytes, least;
+  uint64_t ops;
   uint32_t plans[WEFT_PLAN_PROVED + 1];
   size_t n_packed, room; /* bytes of `packed`: in use and at most; 0: there is no report */
   char packed[];
@@ -275,6 +309,8 @@ run_trial (void *user, uint32_t task, void *result)
   r->seconds = trial.seconds;
   r->bytes = trial.bytes;
   r->least = trial.least;
+  r->steady = trial.steady;
+  r->ops = trial.ops;
   memcpy (r->plans, trial.plans, sizeof r->plans);
   r->room = b->room;
   if (trial.report)
@@ -294,12 +330,26 @@ take_result (const struct result *r, gboolean done, struct weft_trial *trial)
   trial->seconds = r->seconds;
   trial->bytes = r->bytes;
   trial->least = r->least;
+  trial->steady = r->steady;
+  trial->ops = r->ops;
   memcpy (trial->plans, r->plans, sizeof trial->plans);
   if (!done || r->n_packed == 0)
     return;
   trial->plan = weft_plan_new_draft (&trial->job, WEFT_PLAN_OUTLINED, NULL, &trial->error);
   if (trial->plan)
     trial->report = get_report (r, trial->plan);
+}
+
+/* Loads SimGrid before processes are started that simulate, so that not each of them loads it. If
+ * it cannot be loaded, the trials report the error. */
+static void
+load_simulator (const struct weft_trial *trial, uint32_t n)
+{
+  for (uint32_t i = 0; i < n; i++)
+    if (trial[i].depth == WEFT_TRIAL_SIMULATED) {
+      (void) weft_bridge_version ();
+      return;
+    }
 }
 
 gboolean
@@ -319,6 +369,7 @@ weft_trials_run (const struct weft_trials *how, struct weft_trial *trial, uint32
                                         .run = run_trial,
                                         .user = &batch };
   g_autofree char *results = g_malloc (n * workers.result_bytes);
+  load_simulator (trial, n);
   if (!weft_workers_run (&workers, results, done, error))
     return FALSE;
   for (uint32_t i = 0; i < n; i++)

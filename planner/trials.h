@@ -10,7 +10,7 @@ enum weft_trial_depth {
   WEFT_TRIAL_BOUND,    /* clock time of programs without buffer addresses: a lower bound */
   WEFT_TRIAL_CLOCK,    /* clock time and memory */
   WEFT_TRIAL_SIMULATED /* if the step fits: also a simulation of proved plans, and the memory of the
-                        * plan of the whole step */
+                        * whole step */
 };
 
 struct weft_trial {
@@ -23,11 +23,14 @@ struct weft_trial {
   /* bytes of the role that needs most: the planned bytes, and the bytes without padding; 0 for
    * WEFT_TRIAL_BOUND */
   double bytes, least;
+  /* TRUE: `bytes` are those of the whole step, because both short steps need them */
+  gboolean steady;
   /* the plan of the whole step, without its programs, and a report with the simulated times and the
    * memory of that plan, without timeline; NULL: the step was not simulated */
   weft_plan *plan;
   weft_report *report;
   uint32_t plans[WEFT_PLAN_PROVED + 1]; /* number of plans that were built, by depth */
+  uint64_t ops; /* number of ops of the short steps, over all roles */
 };
 
 struct weft_trials {

@@ -620,6 +620,21 @@ finalists_fit_and_were_proved (void **state)
   }
 }
 
+/* A search that has simulated many ops ends as soon as no other strategy can be more than 1 %
+ * faster. The fastest strategy of all is then at most 1 % faster than its answer. */
+static void
+long_steps_have_fewer_finalists (void **state)
+{
+  struct weft_job job = open_job (real);
+  struct weft_search_options options = { .most_ops = 1 };
+  g_autoptr (weft_search) few = weft_search_run (&job, &options, NULL), all = search_all (&job, 10);
+
+  (void) state;
+  assert_in_range (few->by_fate[WEFT_FATE_SIMULATED], 1, 9);
+  assert_true (few->gap <= 0.01);
+  assert_true (few->candidate[0].seconds * (1 - few->gap) <= all->candidate[0].seconds);
+}
+
 /* Lower bounds rule out most of the 2,946 strategies. */
 static void
 few_strategies_of_fsdp2_need_a_program (void **state)
@@ -685,6 +700,7 @@ static const struct CMUnitTest tests[] = {
   cmocka_unit_test (memory_headroom_stays_free),
   cmocka_unit_test (a_stopped_search_keeps_its_ranking),
   cmocka_unit_test (finalists_fit_and_were_proved),
+  cmocka_unit_test (long_steps_have_fewer_finalists),
   cmocka_unit_test (few_strategies_of_fsdp2_need_a_program),
   cmocka_unit_test (plan_prints_the_document_of_the_contract),
 };

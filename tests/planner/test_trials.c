@@ -17,7 +17,8 @@ job_of (const char *words)
   return job;
 }
 
-/* Asserts that the live bytes that a trial computes equal those of the plan of the whole step.
+/* Asserts that the live bytes that a trial computes equal those of the plan of the whole step, and
+ * the planned bytes too where the short steps agree.
  * Returns whether the step is long enough to be shortened. */
 static gboolean
 has_the_bytes_of_its_plan (const struct weft_job *job)
@@ -32,6 +33,8 @@ has_the_bytes_of_its_plan (const struct weft_job *job)
   assert_true (weft_trials_run (&how, &trial, 1, NULL));
   assert_null (trial.error);
   assert_int_equal ((uint64_t) trial.least, weft_plan_least_bytes (whole));
+  if (trial.steady)
+    assert_int_equal ((uint64_t) trial.bytes, weft_plan_worst_bytes (whole));
   is_long = trial.plans[WEFT_PLAN_PLACED] == 2;
   weft_trial_clear (&trial);
   return is_long;

@@ -863,4 +863,4 @@ static const struct CMUnitTest tests[] = {
   cmocka_unit_test (bad_words_are_usage),
 };
 
-WEFT_TESTS (tests)
+WEFT_TESTS (tests, .seconds = 7)

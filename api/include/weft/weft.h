@@ -198,7 +198,7 @@ WEFT_API weft_table *weft_simulation_timeline (const weft_simulation *simulation
 typedef struct weft_open_ranking weft_ranking;
 
 typedef struct weft_ranking_options {
-  uint32_t finalists; /* number of strategies that SimGrid simulates; 0 means 10 */
+  uint32_t finalists; /* strategies that SimGrid simulates; 0: 10, fewer if steps are long */
   /* Called now and then from a thread of the library with the phase, the work units done and their
    * number, and the best step time so far in seconds (INFINITY: none). Returning false ends the
    * search with the strategies found so far. May be NULL. */
