@@ -10,10 +10,12 @@
 #define MOST_DRAWN 20000
 
 /* Knobs that random jobs never set: no legal job has another value than the default, the knob
- * changes only prices and no program, or tests/passes/test_finetune.c sets it. */
+ * changes only prices and no program, or other tests set it (tests/passes/test_finetune.c,
+ * tests/core/test_collective_files.c). */
 static const char *const undrawn[] = {
   "attention_priced_in_fp8",
   "attention_priced_with_dropout",
+  "collective_algorithm_files",
   "experts_priced_as_gpt_oss",
   "fp8_priced_as",
   "freeze",
