@@ -150,7 +150,7 @@ streams_and_events_are_the_plan (void **state)
 #define N_WAITS 40 /* random calls of a job; each event wait among them is removed once */
 #define FEW_OPS 2000
 
-/* Removes call i, which is a wait, and returns whether the checks of cuda_log.h notice this. */
+/* Whether the checks of cuda_log.h notice that wait i is missing. TRUE if it orders no work. */
 static gboolean
 is_missed (recorded_cuda *d, weft_exec *x, uint32_t first, uint32_t i)
 {
@@ -161,29 +161,7 @@ is_missed (recorded_cuda *d, weft_exec *x, uint32_t first, uint32_t i)
   g_autoptr (cuda_log) log = cuda_log_new (d, x, FALSE, first, d->call->len - first);
   g_autofree char *wrong = cuda_log_order (log);
   *call = keep;
-  return wrong != NULL;
-}
-
-static gboolean
-has_work (const cuda_log *log, const struct recorded_call *c)
-{
-  return c->op == WEFT_NO_OP || log->last_work[c->row][c->op] != G_MAXUINT32;
-}
-
-/* Whether both the op before the event of a wait and the op of the wait have work. An exchange of
- * no rows has none, so waits before and after it order nothing. The recording device runs no
- * copies: the counts of rows are those that the memory holds by chance. */
-static gboolean
-orders_work (const cuda_log *log, uint32_t wait)
-{
-  const struct recorded_call *last = recorded_call_at (log->device, wait);
-
-  for (uint32_t i = wait; i-- > log->first;) {
-    const struct recorded_call *c = recorded_call_at (log->device, i);
-    if (c->kind == RECORDED_record && c->thing == last->thing)
-      return has_work (log, c) && has_work (log, last);
-  }
-  return TRUE;
+  return wrong || !cuda_log_orders_work (log, i);
 }
 
 static void
@@ -196,15 +174,13 @@ take_out_waits (const weft_plan *plan, GRand *rand, const char *words)
     return;
   uint32_t first = d->call->len;
   step (x, words);
-  g_autoptr (cuda_log) whole = cuda_log_new (d, x, FALSE, first, d->call->len - first);
   for (int i = 0; i < N_WAITS; i++) {
     uint32_t at = (uint32_t) g_rand_int_range (rand, (gint32) first, (gint32) d->call->len);
     const struct recorded_call *call = recorded_call_at (d, at);
-    if (call->kind == RECORDED_wait && orders_work (whole, at) && !is_missed (d, x, first, at))
+    if (call->kind == RECORDED_wait && !is_missed (d, x, first, at))
       fail_msg ("%s: call %u, a wait of op %u of rank %u, can be left out", words, at, call->op,
                 call->row);
   }
-  g_clear_pointer (&whole, cuda_log_free); /* before the plan that it reads */
   close_plan (d, x);
 }
 
@@ -312,8 +288,7 @@ what_is_on_the_host_moves_and_is_updated_beside_kernels (void **state)
     count_lane (plan, log, WEFT_LANE_H2D, from_host);
     count_lane (plan, log, WEFT_LANE_HOST, host);
     assert_true (to_host[0] > 0 && to_host[1] == to_host[0]);
-    assert_true (from_host[1] >=
-                 back[i]); /* most copies of the CPU optimizer follow the last kernel of the step */
+    assert_true (from_host[1] >= back[i]); /* most copies of the CPU optimizer end the step */
     assert_true (host[0] >= updates[i] && host[1] == host[0]);
     cuda_log_free (log);
     close_plan (d, x);
@@ -361,7 +336,8 @@ a_step_in_parts_is_the_step (void **state)
   for (int i = 0; i < 60 / SPARSE; i++) {
     g_autofree char *words = NULL;
     g_autoptr (weft_plan) plan = draw (rand, &words);
-    look_at_parts (plan, i % 2, words);
+    /* not with lengths on the wire and one GPU for all: docs/reliability.md, Open */
+    look_at_parts (plan, i % 2 && !plan->job.strategy.variable_seq_lengths, words);
   }
 }
 
