@@ -112,7 +112,7 @@ append_bar (GString *out, const weft_report *r, uint32_t role)
       g_string_append_printf (
           out, "<span title=\"%s %s\" style=\"width:%.4f%%;background:%s\"></span>",
           weft_report_parts[part].word, bytes, 100 * weft_report_part_bytes (row, part) / whole,
-          weft_look_css (weft_cli_part_look (part)));
+          weft_look_css (weft_report_parts[part].look));
   }
   g_string_append (out, "</div>\n");
 }
@@ -130,7 +130,8 @@ append_memory (GString *out, const weft_report *r)
   g_string_append (out, "<p class=\"key\">");
   for (int part = 0; part < WEFT_N_REPORT_PART; part++)
     g_string_append_printf (out, "<span style=\"background:%s\"></span>%s",
-                            weft_report_parts[part].colour, weft_report_parts[part].word);
+                            weft_look_css (weft_report_parts[part].look),
+                            weft_report_parts[part].word);
   g_string_append (out, "</p>\n");
 }
 
@@ -154,7 +155,7 @@ append_timeline (GString *out, const weft_report *r, const weft_critical *critic
   for (int phase = 0; phase < WEFT_N_PHASE; phase++)
     if (phase != WEFT_PHASE_FINALIZE) /* has the look of the reduction before it */
       g_string_append_printf (out, "<span style=\"background:%s\"></span>%s",
-                              weft_look_css (weft_cli_phase_look ((enum weft_phase) phase)),
+                              weft_look_css (weft_phase_looks[phase].look),
                               weft_phase_looks[phase].legend);
   g_string_append_printf (out, "<span style=\"background:%s\"></span>transfers</p>\n",
                           weft_look_css (WEFT_CLI_TRANSFER_LOOK));

@@ -106,7 +106,7 @@ add_looks (JsonBuilder *b)
   for (int i = 0; i < WEFT_N_PHASE; i++) {
     json_builder_begin_object (b);
     weft_json_text (b, "word", weft_phase_looks[i].legend);
-    weft_json_text (b, "colour", weft_look_css (weft_cli_phase_look (i)));
+    weft_json_text (b, "colour", weft_look_css (weft_phase_looks[i].look));
     json_builder_end_object (b);
   }
   json_builder_end_array (b);
@@ -114,7 +114,7 @@ add_looks (JsonBuilder *b)
   for (int i = 0; i < WEFT_N_BUF_KIND; i++) {
     json_builder_begin_object (b);
     weft_json_text (b, "word", weft_report_parts[i].word);
-    weft_json_text (b, "colour", weft_look_css (weft_cli_part_look (i)));
+    weft_json_text (b, "colour", weft_look_css (weft_report_parts[i].look));
     json_builder_end_object (b);
   }
   json_builder_end_array (b);

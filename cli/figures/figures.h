@@ -8,11 +8,9 @@
 #include "planner/errors.h"
 #include "planner/variants.h"
 
-/* The looks (charts/looks.h) of passes, of transfers and of the parts of memory, in figures and on
- * pages. */
-unsigned weft_cli_phase_look (enum weft_phase phase);
+/* The look (charts/looks.h) of transfers in figures and on pages. Passes and parts of memory have
+ * theirs in the rows of their tables. */
 enum { WEFT_CLI_TRANSFER_LOOK = 0 };
-unsigned weft_cli_part_look (int part);
 
 /* Figures of a predicted step. X (word, doc) */
 #define WEFT_CLI_STEP_FIGURE_LIST(X)                                                               \

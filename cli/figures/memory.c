@@ -84,7 +84,7 @@ add_series (struct weft_panel *panel, int part)
   struct weft_series *series =
       weft_panel_series (panel, WEFT_SHAPE_AREA, weft_report_parts[part].word);
 
-  series->look = weft_cli_part_look (part);
+  series->look = weft_report_parts[part].look;
 }
 
 static void

@@ -32,7 +32,7 @@ add_series (struct drawing *d)
       continue;
     d->phase[phase] =
         weft_panel_series (d->panel, WEFT_SHAPE_INTERVALS, weft_phase_looks[phase].legend);
-    d->phase[phase]->look = weft_cli_phase_look ((enum weft_phase) phase);
+    d->phase[phase]->look = weft_phase_looks[phase].look;
   }
 }
 

@@ -108,7 +108,7 @@ weft_cli_figure_timeline (const weft_report *r)
   for (int phase = 0; phase < WEFT_N_PHASE; phase++) {
     d.phase[phase] =
         weft_panel_series (d.panel, WEFT_SHAPE_INTERVALS, weft_phase_looks[phase].legend);
-    d.phase[phase]->look = weft_cli_phase_look ((enum weft_phase) phase);
+    d.phase[phase]->look = weft_phase_looks[phase].look;
   }
   d.transfers = weft_panel_series (d.panel, WEFT_SHAPE_INTERVALS, "transfers");
   d.transfers->look = WEFT_CLI_TRANSFER_LOOK;

@@ -1,5 +1,4 @@
 #include "core/job/finetune.h"
-#include "core/base/suggest.h"
 #include <string.h>
 
 const char *const weft_freeze_words[] = { WEFT_FREEZE_LIST (WEFT_WORD_TEXT) NULL };
@@ -7,33 +6,16 @@ const char *const weft_lora_words[] = { WEFT_LORA_LIST (WEFT_WORD_TEXT) NULL };
 
 enum { ALL_PARTS = (1 << WEFT_N_FREEZE) - 1 };
 
-static int
-index_of (const char *const *words, const char *word)
-{
-  for (int i = 0; words[i]; i++)
-    if (weft_same_name (words[i], word))
-      return i;
-  return -1;
-}
-
-/* Parses names that are separated by commas or blanks to bits 1 << index. "none": no names. */
+/* The names of a text field as bits; no bit for "none". */
 static uint32_t
 bits_of (int64_t quark, const char *const *words, char **unknown)
 {
   const char *text = g_quark_to_string ((GQuark) quark);
-  uint32_t set = 0;
 
-  if (!text || strcmp (text, "none") == 0) /* no text: a job without settings, as tests make it */
-    return 0;
-  g_auto (GStrv) name = g_strsplit_set (text, ", []", -1);
-  for (unsigned i = 0; name[i]; i++) {
-    int index = index_of (words, name[i]);
-    if (index >= 0)
-      set |= 1u << index;
-    else if (*name[i] && unknown && !*unknown)
-      *unknown = g_strdup (name[i]);
-  }
-  return set;
+  if (unknown)
+    *unknown = NULL;
+  /* no text: a job without settings, as tests make it */
+  return !text || strcmp (text, "none") == 0 ? 0 : weft_word_set (text, words, unknown);
 }
 
 uint32_t

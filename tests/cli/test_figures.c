@@ -173,14 +173,11 @@ figures_of_a_step_are_well_formed_and_the_same_again (void **state)
 {
 #define MAKE(word, doc) weft_cli_figure_##word,
   static weft_figure *(*const make[]) (const weft_report *r) = { WEFT_CLI_STEP_FIGURE_LIST (MAKE) };
-  g_autoptr (GError) error = NULL;
-  struct weft_job job;
+  g_autoptr (weft_plan) plan = weft_test_plan (PIPELINE);
   const struct weft_exec_options options = { 0 };
+  g_autoptr (weft_timeline) t = weft_exec_run (&weft_exec_clock, plan, &options, NULL);
 
   (void) state;
-  assert_true (weft_test_job (PIPELINE, &job, &error));
-  g_autoptr (weft_plan) plan = weft_plan_new (&job, &error);
-  g_autoptr (weft_timeline) t = weft_exec_run (&weft_exec_clock, plan, &options, &error);
   g_autoptr (weft_report) report = weft_report_new (plan, t);
   for (unsigned i = 0; i < G_N_ELEMENTS (make); i++) {
     g_autoptr (weft_figure) figure = make[i](report), again = make[i](report);
@@ -202,14 +199,11 @@ figures_of_a_step_are_well_formed_and_the_same_again (void **state)
 static void
 memory_over_time_has_the_peak_of_the_report (void **state)
 {
-  g_autoptr (GError) error = NULL;
-  struct weft_job job;
+  g_autoptr (weft_plan) plan = weft_test_plan (PIPELINE);
   const struct weft_exec_options options = { 0 };
+  g_autoptr (weft_timeline) t = weft_exec_run (&weft_exec_clock, plan, &options, NULL);
 
   (void) state;
-  assert_true (weft_test_job (PIPELINE, &job, &error));
-  g_autoptr (weft_plan) plan = weft_plan_new (&job, &error);
-  g_autoptr (weft_timeline) t = weft_exec_run (&weft_exec_clock, plan, &options, &error);
   g_autoptr (weft_report) report = weft_report_new (plan, t);
   g_autoptr (weft_figure) figure = weft_cli_figure_memory (report);
   assert_int_equal (figure->panel->len, 2);
