@@ -536,10 +536,11 @@ store (weft_state *state, struct place place, const float *in)
   uint32_t size = weft_dtype_bytes (place.dtype);
 
   while (place.n && weft_exec_has (state->x, place.row)) {
-    uint64_t n = MIN (place.n, WEFT_EXEC_ROOM / size), at = place.at * size;
-    void *room = ops->room ? ops->room (state->x, place.row, place.buf, at, n * size) : NULL;
-    n = room ? n : MIN (n, MOST_AT_ONCE);
-    struct conversion c = { room ? room : state->raw, place.dtype, in };
+    uint64_t n = MIN (place.n, WEFT_EXEC_STAGING / size), at = place.at * size;
+    void *to =
+        ops->staging ? ops->staging (state->x, place.row, place.buf, at, n * size) : NULL;
+    n = to ? n : MIN (n, MOST_AT_ONCE);
+    struct conversion c = { to ? to : state->raw, place.dtype, in };
     weft_spread (n, convert, &c);
     ops->write (state->x, place.row, place.buf, at, n * size, c.to);
     place.at += n, place.n -= n, in += n;
