@@ -34,7 +34,7 @@ static const struct {
     { "cpu_options", "machine", "arena", "ready", "launch", "collectives", "lanes", "exec_cpu" } },
   { "exec_gpu/",
     { "shared", "calls", "gpu_options", "launches", "machine", "script", "comm", "watchdog",
-      "counted", "arena", "room", "order", "comms", "collectives", "emit", "issue", "reserved",
+      "counted", "arena", "staging", "order", "comms", "collectives", "emit", "issue", "reserved",
       "traced", "step", "exec_gpu" } },
 };
 
