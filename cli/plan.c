@@ -794,8 +794,8 @@ weft_cli_plan (int argc, char **argv)
         "  weft plan --model llama3-8b --topology dgx-h100 --nodes 4 --global-batch-size 256\n"
         "  weft plan job.ini --pipeline-model-parallel-size 4,8 --micro-batch-size any --json\n"
         "  weft plan train.sh --from megatron-lm --topology dgx-h100 --improve\n"
-        "  weft plan --model llama3-8b --topology dgx-h100 --nodes 4 --global-batch-size 256 \\\n"
-        "      --stack torchtitan --for torchtitan --output best.toml\n",
+        "  weft plan --model llama3.1-8b --seq-length 8192 --topology dgx-h100 --nodes 4 \\\n"
+        "      --global-batch-size 256 --stack torchtitan --for torchtitan --output best.toml\n",
     .flags = flags,
     .n_flags = G_N_ELEMENTS (flags),
     .job = TRUE,

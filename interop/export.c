@@ -117,6 +117,16 @@ value_for (const struct writer *w, const struct weft_meaning *meaning, unsigned 
   return g_steal_pointer (&value);
 }
 
+/* Adds the keys that every export to the target has. */
+static void
+add_always (const struct weft_target *target, weft_keys_read *keys, const struct weft_job *job)
+{
+  keys->gpus = job->cluster.n_gpus;
+  for (unsigned i = 0; i < target->n_always; i++)
+    weft_keys_add (keys, target->schema, target->prefix, target->always[i].key,
+                   target->always[i].value, "export", NULL);
+}
+
 static void
 add_key (struct writer *w, const char *name, const char *value)
 {
@@ -285,7 +295,7 @@ normalise (struct weft_job *job)
 static void
 adapt_padding (const struct weft_target *target, struct weft_job *job)
 {
-  g_autoptr (weft_reading) ours = weft_reading_of_job (target, job);
+  g_autoptr (weft_reading) ours = weft_reading_of_job (target, job, NULL);
   g_autofree struct weft_job *there = g_memdup2 (job, sizeof *job);
   int setting = weft_texts_find ("make_vocab_size_divisible_by");
   g_autofree char *unit = weft_reading_absent (ours, (unsigned) setting);
@@ -301,7 +311,7 @@ adapt_padding (const struct weft_target *target, struct weft_job *job)
 static void
 adapt_buckets (const struct weft_target *target, struct weft_job *job)
 {
-  g_autoptr (weft_reading) ours = weft_reading_of_job (target, job);
+  g_autoptr (weft_reading) ours = weft_reading_of_job (target, job, NULL);
   union weft_strategy *k = &job->strategy;
   g_autofree char *there = weft_reading_absent (ours, (unsigned) weft_texts_find ("bucket_size"));
 
@@ -332,7 +342,7 @@ weft_export (const struct weft_target *target, const struct weft_job *job, GErro
 {
   g_autofree struct weft_job *plain = g_memdup2 (job, sizeof *job);
   g_autoptr (weft_interop_result) result = weft_interop_result_new (target);
-  g_autoptr (weft_keys_read) keys = weft_keys_read_new ();
+  g_autoptr (weft_keys_read) keys = weft_keys_read_new (), fixed = weft_keys_read_new ();
   g_autofree const char **theirs = g_new0 (const char *, weft_texts_count ());
 
   if (!target->write) {
@@ -344,12 +354,11 @@ weft_export (const struct weft_target *target, const struct weft_job *job, GErro
   normalise (plain);
   adapt_padding (target, plain);
   adapt_buckets (target, plain);
-  keys->gpus = plain->cluster.n_gpus;
-  g_autoptr (weft_reading) ours = weft_reading_of_job (target, plain);
+  add_always (target, keys, plain);
+  add_always (target, fixed, plain);
+  g_autoptr (weft_reading) ours = weft_reading_of_job (target, plain, fixed);
   g_autoptr (weft_reading) back = weft_reading_new (target, keys);
   struct writer w = { target, ours, keys, theirs };
-  for (unsigned i = 0; i < target->n_always; i++)
-    add_key (&w, target->always[i].key, target->always[i].value);
   for (unsigned i = 0; i < weft_texts_count (); i++)
     add_setting (&w, i);
   weft_reading_share (back, ours);

@@ -33,9 +33,10 @@ weft_reading_new (const struct weft_target *target, const weft_keys_read *keys)
 }
 
 weft_reading *
-weft_reading_of_job (const struct weft_target *target, const struct weft_job *job)
+weft_reading_of_job (const struct weft_target *target, const struct weft_job *job,
+                     const weft_keys_read *keys)
 {
-  weft_reading *reading = reading_new (target, NULL, weft_texts_of (job));
+  weft_reading *reading = reading_new (target, keys, weft_texts_of (job));
   reading->gpus = job->cluster.n_gpus;
   return reading;
 }

@@ -88,8 +88,10 @@ const struct weft_target *weft_target_find (const char *name, GError **error);
  * computed on first use. */
 weft_reading *weft_reading_new (const struct weft_target *target, const weft_keys_read *keys);
 
-/* Makes a reading from the settings of a job, without keys. */
-weft_reading *weft_reading_of_job (const struct weft_target *target, const struct weft_job *job);
+/* Makes a reading from the settings of a job. `keys`: keys on which defaults of the software depend
+ * and that every export writes (weft_always); NULL: none. They must live as long as the reading. */
+weft_reading *weft_reading_of_job (const struct weft_target *target, const struct weft_job *job,
+                                   const weft_keys_read *keys);
 void weft_reading_free (weft_reading *reading);
 
 /* Names what sets a setting that no key of the software sets: the training program or a command

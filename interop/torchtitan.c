@@ -15,23 +15,22 @@ int_of_key (const weft_reading *reading, const char *key, gint64 absent)
 /* ----------------------------------------------------------------------------------- model */
 
 /* Flavors of torchtitan/models/llama3/__init__.py and qwen3/__init__.py that are bundled models of
- * Weft.  torchtitan scales the rotary frequencies of every Llama 3 as Llama 3.1 does
+ * Weft.  torchtitan's Llama 3 scales the rotary frequencies, so it is Llama 3.1
  * (llama3/model/args.py). */
 static const struct flavor {
   const char *name, *flavor, *model;
-  gboolean scaled;
 } flavors[] = {
-  { "llama3", "8B", "llama3-8b", TRUE },
-  { "llama3", "70B", "llama3-70b", TRUE },
-  { "llama3", "405B", "llama3.1-405b", TRUE },
-  { "qwen3", "0.6B", "qwen3-0.6b", FALSE },
-  { "qwen3", "1.7B", "qwen3-1.7b", FALSE },
-  { "qwen3", "4B", "qwen3-4b", FALSE },
-  { "qwen3", "8B", "qwen3-8b", FALSE },
-  { "qwen3", "14B", "qwen3-14b", FALSE },
-  { "qwen3", "32B", "qwen3-32b", FALSE },
-  { "qwen3", "30B-A3B", "qwen3-30b-a3b", FALSE },
-  { "qwen3", "235B-A22B", "qwen3-235b-a22b", FALSE },
+  { "llama3", "8B", "llama3.1-8b" },
+  { "llama3", "70B", "llama3.1-70b" },
+  { "llama3", "405B", "llama3.1-405b" },
+  { "qwen3", "0.6B", "qwen3-0.6b" },
+  { "qwen3", "1.7B", "qwen3-1.7b" },
+  { "qwen3", "4B", "qwen3-4b" },
+  { "qwen3", "8B", "qwen3-8b" },
+  { "qwen3", "14B", "qwen3-14b" },
+  { "qwen3", "32B", "qwen3-32b" },
+  { "qwen3", "30B-A3B", "qwen3-30b-a3b" },
+  { "qwen3", "235B-A22B", "qwen3-235b-a22b" },
 };
 
 /* Whether a field is a length of sequences, which a flavor does not define. */
@@ -48,18 +47,6 @@ is_compared (const struct weft_field *field)
 {
   return field->type != WEFT_TYPE_TEXT && !is_length (field->name) &&
          !g_str_has_prefix (field->name, "rotary_scaling");
-}
-
-static gboolean
-load_flavor (const struct flavor *flavor, union weft_model *model, GError **error)
-{
-  if (!weft_model_load (flavor->model, model, NULL, error))
-    return FALSE;
-  if (flavor->scaled) {
-    model->rotary_scaling = WEFT_ROTARY_LLAMA3;
-    model->rotary_scaling_factor = 8;
-  }
-  return TRUE;
 }
 
 /* A sentence that names the flavors. Always returns FALSE. */
@@ -84,7 +71,7 @@ flavor_in (weft_reading *reading, const char *value, GError **error)
     if (strcmp (flavors[i].flavor, value) != 0 ||
         strcmp (flavors[i].name, name ? name : "llama3") != 0)
       continue;
-    if (!load_flavor (&flavors[i], &model, error))
+    if (!weft_model_load (flavors[i].model, &model, NULL, error))
       return FALSE;
     for (unsigned f = 0; f < weft_model_table.n; f++) {
       const struct weft_field *field = &weft_model_table.field[f];
@@ -103,7 +90,7 @@ has_flavor (const weft_reading *reading, const struct flavor *flavor)
 {
   union weft_model model;
 
-  if (!load_flavor (flavor, &model, NULL))
+  if (!weft_model_load (flavor->model, &model, NULL, NULL))
     return FALSE;
   for (unsigned f = 0; f < weft_model_table.n; f++) {
     const struct weft_field *field = &weft_model_table.field[f];

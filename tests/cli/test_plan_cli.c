@@ -92,8 +92,7 @@ a_strategy_is_written_that_the_software_can_express (void **state)
   static const char *const software[] = { "megatron-lm", "torchtitan" };
   static const char *const jobs[] = {
     "train.sh --from megatron-lm --improve",
-    "--model llama3-8b --rotary-scaling llama3 --rotary-scaling-factor 8 --stack torchtitan "
-    "--gpus 32 --global-batch-size 64",
+    "--model llama3.1-8b --seq-length 8192 --stack torchtitan --gpus 32 --global-batch-size 64",
   };
 
   for (unsigned i = 0; i < G_N_ELEMENTS (software); i++) {

@@ -32,9 +32,10 @@ static const struct {
   { "llama2-70b", 68976648192, 0, 0, 0, ALL },
   { "llama3-8b", 8030261248, 0, 0, 0, ALL },
   { "llama3-70b", 70553706496, 0, 0, 0, ALL },
+  { "llama3.1-8b", 8030261248, 0, 0, 0, ALL },
+  { "llama3.1-70b", 70553706496, 0, 0, 0, ALL },
   { "llama3.1-405b", 405853388800, 0, 0, 0, ALL },
-  /* Meta's model card states 400B parameters, 17B active */
-  { "llama-4-maverick", 400e9, 0.002, 17e9, 0.015, ALL },
+  { "llama-4-maverick", 400e9, 0.002, 17e9, 0.015, ALL }, /* 400B and 17B in Meta's model card */
   { "llama-4-scout", 109e9, 0.012, 17e9, 0.015, ALL }, /* 109B with vision, 17B */
   { "qwen1.5-moe-a2.7b", 14315784192, 0, 2.7e9, 0.01, ALL },
   { "qwen2.5-0.5b", 494032768, 0, 0, 0, ALL },
@@ -57,8 +58,7 @@ static const struct {
   { "kimi-k2", 1.04e12, 0.015, 32.6e9, 0.01, ALL },        /* arXiv:2507.20534 table 2 */
   { "gpt-oss-20b", 20.91e9, 5e-4, 3.61e9, 1e-3, OUTSIDE }, /* arXiv:2508.10925 table 1 */
   { "gpt-oss-120b", 116.83e9, 5e-4, 5.13e9, 1e-3, OUTSIDE },
-  /* xAI publishes 314B parameters, 25 % of them active. Weft counts 314.9e9 in the layers; two of
-   * eight experts and attention make 26 % active. */
+  /* xAI publishes 25 % as active; two of eight experts and attention are 26 %. */
   { "grok-1-314b", 314e9, 0.006, 0.25 * 314e9, 0.07, ALL },
   { "gemma2-9b", 9241705984, 0, 0, 0, ALL },
   { "gemma3-1b", 999885952, 0, 0, 0, ALL },

@@ -178,6 +178,24 @@ an_export_names_what_megatron_cannot_express (void **state)
   assert_null (strstr (out->text, "zb-h1"));
 }
 
+/* Without a key for the tokenizer Megatron-LM takes GPT-2's vocabulary, but every export names
+ * another tokenizer: the vocabulary of GPT-2 needs its key as any other. */
+static void
+the_vocabulary_of_gpt2_is_exported (void **state)
+{
+  g_autoptr (GError) error = NULL;
+  struct weft_job job;
+
+  (void) state;
+  assert_true (weft_test_job ("model=gpt2 topology=dgx-h100 gpus=8 global_batch_size=8", &job,
+                              &error));
+  g_autoptr (weft_interop_result) out = weft_export (&weft_megatron_lm, &job, &error);
+  g_autofree char *left_out = weft_export_left_out (out);
+  assert_null (left_out);
+  assert_non_null (strstr (out->text, "--tokenizer-type NullTokenizer\n"));
+  assert_non_null (strstr (out->text, "--vocab-size 50256\n"));
+}
+
 static const struct CMUnitTest tests[] = {
   cmocka_unit_test (settings_that_no_key_gives_have_the_defaults_of_megatron),
   cmocka_unit_test (keys_that_depend_on_others_are_read_in_any_order),
@@ -186,6 +204,7 @@ static const struct CMUnitTest tests[] = {
   cmocka_unit_test (what_a_script_hides_is_refused_with_its_line),
   cmocka_unit_test (a_test_of_megatron_is_read),
   cmocka_unit_test (an_export_names_what_megatron_cannot_express),
+  cmocka_unit_test (the_vocabulary_of_gpt2_is_exported),
 };
 
 WEFT_TESTS (tests)
