@@ -7,6 +7,7 @@
 #include "cli/software.h"
 #include "cli/sure.h"
 #include "cli/watch.h"
+#include "cli/written.h"
 #include "core/base/error.h"
 #include "core/base/json.h"
 #include "core/job/pipeline.h"
@@ -582,69 +583,8 @@ print_json (const struct page *page)
 struct wishes {
   const char *finalists;
   gboolean graph, improve;
-  const char *software, *output; /* a strategy is written as a file of this software */
-  gboolean partial;
+  struct weft_cli_wanted wanted; /* the file that is written */
 };
-
-/* The strategy that is written: a simulated candidate, and its export. */
-struct written {
-  uint32_t rank; /* place in the ranking, from 0 */
-  struct weft_job job;
-  weft_interop_result *result; /* NULL: a job file is written */
-};
-
-static void
-written_clear (struct written *written)
-{
-  g_clear_pointer (&written->result, weft_interop_result_free);
-}
-typedef struct written plan_written;
-G_DEFINE_AUTO_CLEANUP_CLEAR_FUNC (plan_written, written_clear)
-
-/* Finds the fastest simulated candidate that the software can express, or with --partial the
- * fastest. If there is none, *written has the fastest. */
-static gboolean
-choose_written (const struct weft_job *job, const weft_search *search, const struct wishes *wishes,
-                struct written *written, GError **error)
-{
-  const struct weft_target *target = weft_target_find (wishes->software, error);
-
-  for (uint32_t i = 0; target && i < search->by_fate[WEFT_FATE_SIMULATED]; i++) {
-    struct weft_job chosen = weft_space_job (job, &search->candidate[i].choice);
-    weft_interop_result *result = weft_export (target, &chosen, error);
-    if (!result)
-      return FALSE;
-    if (i && result->n_not) {
-      weft_interop_result_free (result);
-      continue;
-    }
-    written_clear (written);
-    *written = (struct written){ i, chosen, result };
-    if (!result->n_not || wishes->partial)
-      break;
-  }
-  return target != NULL;
-}
-
-/* Writes the strategy to a file: a job file, or a configuration of other software. */
-static gboolean
-write_strategy (const struct written *written, const struct wishes *wishes, GError **error)
-{
-  const weft_interop_result *result = written->result;
-
-  if (!result) {
-    g_autofree char *text = weft_job_print (&written->job);
-    return weft_cli_write (wishes->output, text, error);
-  }
-  if (!weft_cli_software_is_whole (result, wishes->partial, error) ||
-      !weft_cli_write (wishes->output, result->text, error))
-    return FALSE;
-  if (written->rank)
-    fprintf (stderr, "weft: note: strategy %u is the fastest of these that %s can express\n",
-             written->rank + 1, result->target->release);
-  weft_cli_software_note_written (result);
-  return TRUE;
-}
 
 /* Refuses wishes that contradict each other, before the search. */
 static gboolean
@@ -654,11 +594,11 @@ check_wishes (const weft_cli_input *input, const struct wishes *wishes, int64_t 
   if (wishes->finalists && !weft_cli_number ("finalists", "a number of strategies",
                                              wishes->finalists, 1, finalists, error))
     return FALSE;
-  if (wishes->software && !weft_target_find (wishes->software, error))
+  if (wishes->wanted.software && !weft_target_find (wishes->wanted.software, error))
     return FALSE;
-  if (wishes->software && !wishes->output)
+  if (wishes->wanted.software && !wishes->wanted.output)
     return weft_bad_input (error, "--for %s: found no --output, wanted the file to write",
-                           wishes->software);
+                           wishes->wanted.software);
   if (wishes->improve && !input->operand)
     return weft_bad_input (error, "--improve: found no JOB, wanted the job to improve");
   return TRUE;
@@ -680,25 +620,32 @@ assemble (const weft_settings *settings, struct weft_job *job, GError **error)
 enum { MOST_ROUNDS = 4 };
 
 /* Searches around *job. With --for, searches again until the software can express a simulated
- * strategy: settings that it cannot express are fixed at the values that it has. A search without
- * a feasible strategy is returned with *error. */
+ * strategy: settings that it cannot express are fixed at the values that it has. If no search finds
+ * such a strategy, those of the last one are changed. A search without a feasible strategy is
+ * returned with *error. */
 static weft_search *
 search_for (weft_settings *settings, const struct weft_search_options *options,
-            const struct wishes *wishes, struct weft_job *job, struct written *written,
+            const struct wishes *wishes, struct weft_job *job, struct weft_cli_written *written,
             GError **error)
 {
+  const struct weft_cli_wanted *wanted = &wishes->wanted;
+  g_autofree struct weft_job *asked = g_memdup2 (job, sizeof *job);
+
   for (unsigned round = 1;; round++) {
     g_autoptr (weft_search) search = weft_search_run (job, options, error);
     if (search->by_fate[WEFT_FATE_SIMULATED])
       written->job = weft_space_job (job, &search->candidate[0].choice);
-    if (*error || search->stopped || !wishes->software)
+    if (*error || search->stopped || !wanted->software)
       return g_steal_pointer (&search);
-    if (!choose_written (job, search, wishes, written, error))
+    if (!weft_cli_written_choose (written, wanted, job, search, error))
       return NULL;
-    if (wishes->partial || !written->result->n_not || round == MOST_ROUNDS ||
-        !weft_cli_software_adopt (written->result, settings))
+    if (wanted->partial || !written->result->n_not)
       return g_steal_pointer (&search);
-    written_clear (written);
+    if (round == MOST_ROUNDS || !weft_cli_software_adopt (written->result, settings))
+      return weft_cli_written_change (written, asked, job, search, error)
+                 ? g_steal_pointer (&search)
+                 : NULL;
+    weft_cli_written_clear (written);
     if (!assemble (settings, job, error))
       return NULL;
   }
@@ -720,7 +667,7 @@ plan (const weft_cli_input *input, const struct wishes *wishes)
   struct weft_space_ranges ranges = { 0 };
   g_autoptr (weft_settings) settings =
       weft_cli_open_settings (input, wishes->improve, &ranges, &error);
-  g_auto (plan_written) written = { 0 };
+  g_auto (weft_cli_written) written = { 0 };
   struct weft_job job;
   struct weft_cli_watch watch =
       weft_cli_watch_start (isatty (STDERR_FILENO), g_get_monotonic_time ());
@@ -749,7 +696,8 @@ plan (const weft_cli_input *input, const struct wishes *wishes)
     return weft_cli_fail (error);
   const struct page page = { &job, search, sure, weft_sweeps_ratio_error (sure->errors), given };
   print_page (&page, input, wishes);
-  if (error || (wishes->output && !search->stopped && !write_strategy (&written, wishes, &error)))
+  if (error || (wishes->wanted.output && !search->stopped && 
+                !weft_cli_written_save (&written, &wishes->wanted, &error)))
     return weft_cli_fail (error);
   return search->stopped ? WEFT_CLI_EXIT_BY_SIGINT : 0;
 }
@@ -769,10 +717,11 @@ weft_cli_plan (int argc, char **argv)
     { .name = "improve",
       .on = &wishes.improve,
       .doc = "predict JOB as it is, and search also what JOB fixes; flags stay fixed" },
-    { "output", "FILE", "write the best strategy to FILE, as a job file", NULL, &wishes.output },
-    { "for", "SOFTWARE", software, NULL, &wishes.software },
+    { "output", "FILE", "write the best strategy to FILE, as a job file", NULL,
+      &wishes.wanted.output },
+    { "for", "SOFTWARE", software, NULL, &wishes.wanted.software },
     { .name = "partial",
-      .on = &wishes.partial,
+      .on = &wishes.wanted.partial,
       .doc = "leave out settings that the software cannot express" },
   };
   const struct weft_cli_page page = {

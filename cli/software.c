@@ -197,3 +197,55 @@ weft_cli_software_adopt (const weft_interop_result *result, weft_settings *setti
              adopted->str);
   return n;
 }
+
+/* Sets a knob of the job, "NAME=VALUE", unless it is fixed. */
+static gboolean
+change_knob (struct weft_job *job, const gboolean *fixed, const char *setting)
+{
+  g_auto (GStrv) part = g_strsplit (setting, "=", 2);
+  int knob = weft_table_find (&weft_strategy_table, part[0]);
+
+  return knob >= 0 && !fixed[knob] &&
+         weft_field_parse (&weft_strategy_table.field[knob], part[1], &job->strategy.at[knob],
+                           NULL);
+}
+
+/* Changes knobs that the software cannot express, and appends the changes to `text`. Returns
+ * whether a knob was changed and the changed job keeps the rules. */
+static gboolean
+change_knobs (const weft_interop_result *result, const gboolean *fixed, struct weft_job *job,
+              GString *text)
+{
+  struct weft_job changed = *job;
+  gsize before = text->len;
+
+  for (unsigned i = 0; i < result->lines->len; i++) {
+    const struct weft_interop_line *line = result->lines->pdata[i];
+    if (line->state == WEFT_EXPORT_NOT && line->instead &&
+        change_knob (&changed, fixed, line->instead))
+      g_string_append_printf (text, "%s%s", text->len ? ", " : "", line->instead);
+  }
+  weft_job_derive (&changed);
+  if (text->len == before || !weft_job_check (&changed, NULL))
+    return FALSE;
+  *job = changed;
+  return TRUE;
+}
+
+weft_interop_result *
+weft_cli_software_change (const struct weft_target *target, const gboolean *fixed,
+                          struct weft_job *job, char **changes, GError **error)
+{
+  enum { MOST_CHANGES = 4 }; /* a change can reveal another setting that the software lacks */
+  g_autoptr (GString) text = g_string_new (NULL);
+  weft_interop_result *result = weft_export (target, job, error);
+
+  for (unsigned i = 0; result && result->n_not && i < MOST_CHANGES; i++) {
+    if (!change_knobs (result, fixed, job, text))
+      break;
+    weft_interop_result_free (result);
+    result = weft_export (target, job, error);
+  }
+  *changes = g_string_free (g_steal_pointer (&text), FALSE);
+  return result;
+}

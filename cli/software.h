@@ -22,6 +22,14 @@ gboolean weft_cli_software_is_whole (const weft_interop_result *result, gboolean
  * stderr. Returns the number of settings that were appended. */
 unsigned weft_cli_software_adopt (const weft_interop_result *result, weft_settings *settings);
 
+/* Exports a job after changing knobs that the software cannot express to the values that it has.
+ * fixed[]: knobs that are not changed. *changes receives the changes, "NAME=VALUE, ..."; the caller
+ * frees it. A changed job that breaks a rule, or that the software still cannot express, has
+ * `n_not` above 0. */
+weft_interop_result *weft_cli_software_change (const struct weft_target *target,
+                                               const gboolean *fixed, struct weft_job *job,
+                                               char **changes, GError **error);
+
 /* Prints on stderr how many settings an export has mapped ("17 settings mapped, 290 at the default
  * there"), and what the configuration does not contain. */
 void weft_cli_software_note_written (const weft_interop_result *result);

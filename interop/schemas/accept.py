@@ -8,6 +8,7 @@ names, FILE an export. Neither PyTorch nor a GPU is needed: standins.py takes th
 that are not installed. torchtitan also needs tyro; deepspeed needs the number of GPUs in WORLD_SIZE.
 Ends with status 1 if a file is refused."""
 import json
+import operator
 import os
 import subprocess
 import sys
@@ -61,6 +62,13 @@ def megatron_lm(path):
         sys.stdout = quiet
 
 
+def torch_named(value):
+    """The object of PyTorch that a text names, as a program that reads the export looks it up."""
+    if not isinstance(value, str) or not value.startswith("torch."):
+        return value
+    return operator.attrgetter(value.removeprefix("torch."))(sys.modules["torch"])
+
+
 def megatron_core(path):
     from megatron.core.distributed import DistributedDataParallelConfig
     from megatron.core.optimizer import OptimizerConfig
@@ -71,7 +79,7 @@ def megatron_core(path):
                                      DistributedDataParallelConfig)}
     for name, members in json.load(open(path)).items():
         if name in known:
-            known[name](**members)
+            known[name](**{key: torch_named(value) for key, value in members.items()})
         elif name == "GPTModel":
             wanted = inspect.signature(gpt.GPTModel.__init__).parameters
             missing = [key for key in members if key not in wanted]

@@ -118,6 +118,27 @@ a_strategy_is_written_that_the_software_can_express (void **state)
   }
 }
 
+/* No search finds a strategy that the software can express, because it fuses gradient accumulation
+ * with some wrappers and not with others. A simulated strategy is then changed, and its step
+ * simulated again. */
+static void
+a_strategy_is_changed_for_the_software (void **state)
+{
+  g_autofree char *file = g_build_filename (*state, "accelerate.yaml", NULL), *text = NULL;
+  g_autofree char *words = g_strdup_printf (
+      "plan --model qwen3-0.6b --seq-length 4096 --topology dgx-h100 --gpus 16 "
+      "--global-batch-size 16 --stack megatron-core-0.13 --finalists 2 --for accelerate "
+      "--output %s",
+      file);
+  struct answer a = weft_test_answer (words);
+
+  assert_int_equal (a.status, 0);
+  assert_non_null (strstr (a.err, "is written with gradient_accumulation_fusion=true; its step"));
+  assert_true (g_file_get_contents (file, &text, NULL, NULL));
+  assert_non_null (strstr (text, "distributed_type: MEGATRON_LM\n"));
+  weft_test_answer_free (&a);
+}
+
 static void
 the_best_strategy_is_written_as_a_job (void **state)
 {
@@ -206,6 +227,8 @@ static const struct CMUnitTest tests[] = {
                                    weft_test_folder_make, weft_test_folder_remove),
   cmocka_unit_test_setup_teardown (a_strategy_is_written_that_the_software_can_express,
                                    weft_test_folder_make, weft_test_folder_remove),
+  cmocka_unit_test_setup_teardown (a_strategy_is_changed_for_the_software, weft_test_folder_make,
+                                   weft_test_folder_remove),
   cmocka_unit_test_setup_teardown (the_best_strategy_is_written_as_a_job, weft_test_folder_make,
                                    weft_test_folder_remove),
   cmocka_unit_test (the_critical_path_has_the_step_of_the_simulation),
