@@ -11,6 +11,7 @@ struct row {
 };
 
 struct metering {
+  const weft_plan *plan;
   const weft_timeline *t;
   weft_energy *energy;
   struct row *row;
@@ -57,7 +58,9 @@ count (struct metering *m, GError **error)
   if (!weft_bridge_open (on_change, m, error))
     return FALSE;
   for (uint32_t i = 0; i < m->t->n; i++) {
-    m->row[i].meter = weft_bridge_meter (m->energy->watts, WEFT_N_POWER);
+    double watts[WEFT_N_POWER];
+    weft_energy_watts (&m->plan->job.cluster, m->t->rank[i], watts);
+    m->row[i].meter = weft_bridge_meter (watts, WEFT_N_POWER);
     m->row[i].next = 1;
     wait_for_next (m, i);
   }
@@ -67,11 +70,10 @@ count (struct metering *m, GError **error)
 }
 
 gboolean
-weft_sim_energy (const weft_plan *plan, const weft_timeline *t, weft_energy *energy,
-                 GError **error)
+weft_sim_energy (const weft_plan *plan, const weft_timeline *t, weft_energy *energy, GError **error)
 {
   g_autofree struct row *rows = g_new0 (struct row, t->n + 1);
-  struct metering m = { t, energy, rows };
+  struct metering m = { plan, t, energy, rows };
 
   if (!weft_energy_check (&plan->job.cluster, error))
     return FALSE;

@@ -25,8 +25,8 @@ need (const struct weft_cluster *cluster, unsigned row, GString *missing)
                           weft_sheet_key (&weft_cluster_sheet, row));
 }
 
-gboolean
-weft_energy_check (const struct weft_cluster *cluster, GError **error)
+static gboolean
+check_kind (const struct weft_cluster *cluster, GError **error)
 {
   g_autoptr (GString) missing = g_string_new (NULL);
 
@@ -41,22 +41,41 @@ weft_energy_check (const struct weft_cluster *cluster, GError **error)
                          g_quark_to_string (cluster->topology), missing->str);
 }
 
+gboolean
+weft_energy_check (const struct weft_cluster *cluster, GError **error)
+{
+  for (uint32_t kind = 0; kind < weft_cluster_n_kinds (cluster); kind++)
+    if (!check_kind (weft_cluster_of_kind (cluster, kind), error))
+      return FALSE;
+  return TRUE;
+}
+
+void
+weft_energy_watts (const struct weft_cluster *cluster, uint32_t gpu, double watts[WEFT_N_POWER])
+{
+  const struct weft_cluster *c =
+      weft_cluster_of_kind (cluster, weft_cluster_kind_of (cluster, gpu));
+
+  for (unsigned i = 0; i < WEFT_N_POWER; i++)
+    watts[i] = c->f.at[powers[i].field].r;
+}
+
 weft_energy
 weft_energy_begin (const weft_plan *plan, const weft_timeline *t)
 {
-  const struct weft_cluster *c = &plan->job.cluster;
-  double nodes = (double) c->n_gpus / (double) c->f.node_gpus;
+  const struct weft_cluster *all = &plan->job.cluster;
   weft_energy e = { .seconds = t->seconds,
-                    .gpus = c->n_gpus,
+                    .gpus = all->n_gpus,
                     .tokens = (double) plan->job.train.global_batch_size *
                               (double) plan->job.model.seq_length,
-                    .nodes_j = nodes * c->f.node_power * t->seconds,
-                    .links_j =
-                        nodes * (double) c->f.node_nics * c->f.node_nic_power * t->seconds,
                     .run_tokens = NAN };
 
-  for (unsigned i = 0; i < WEFT_N_POWER; i++)
-    e.watts[i] = c->f.at[powers[i].field].r;
+  for (uint32_t gpu = 0; gpu < all->n_gpus; gpu += MIN (all->n_gpus, all->f.node_gpus)) {
+    const struct weft_cluster *c = weft_cluster_of_kind (all, weft_cluster_kind_of (all, gpu));
+    double share = fmin (1, (double) all->n_gpus / (double) c->f.node_gpus) * t->seconds;
+    e.nodes_j += share * c->f.node_power;
+    e.links_j += share * (double) c->f.node_nics * c->f.node_nic_power;
+  }
   return e;
 }
 

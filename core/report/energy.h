@@ -35,12 +35,15 @@ typedef struct weft_energy {
   double gpu_j[WEFT_N_POWER];      /* joules of all GPUs together in each state */
   double links_j, nodes_j;         /* network ports with switches; nodes beside GPUs and ports */
   double gpus, tokens;             /* GPUs of the job, tokens of the step */
-  double watts[WEFT_N_POWER];      /* of a GPU in each state */
   double run_tokens;               /* tokens of a run; NAN: not given */
 } weft_energy;
 
 /* Whether the topology of a cluster gives all powers. The error names the keys that it lacks. */
 gboolean weft_energy_check (const struct weft_cluster *cluster, GError **error);
+
+/* The power of a GPU in each state. */
+void weft_energy_watts (const struct weft_cluster *cluster, uint32_t gpu,
+                        double watts[WEFT_N_POWER]);
 
 /* Energy of a step of the plan in which the GPUs have consumed nothing yet. */
 weft_energy weft_energy_begin (const weft_plan *plan, const weft_timeline *timeline);
