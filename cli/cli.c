@@ -419,6 +419,21 @@ weft_cli_number (const char *flag, const char *what, const char *text, int64_t l
   return TRUE;
 }
 
+gboolean
+weft_cli_field (const struct weft_field *field, const char *text, union weft_value *value,
+                GError **error)
+{
+  g_autofree char *number = g_strdup (text ? text : field->def);
+  size_t length = strlen (number);
+
+  if (length > 1 && number[length - 1] == 'B')
+    number[length - 1] = 'G';
+  if (weft_field_parse (field, number, value, NULL))
+    return TRUE;
+  g_autofree char *range = weft_field_range (field), *what = weft_field_counts (field);
+  return weft_bad_input (error, "--%s: found \"%s\", wanted %s%s", field->name, text, range, what);
+}
+
 /* ---------------------------------------------------------------------- output */
 
 /* Prints an error to stderr. The middle of a very long message is omitted, because the message may

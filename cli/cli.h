@@ -133,6 +133,12 @@ gboolean weft_cli_number (const char *flag, const char *what, const char *text, 
                           int64_t *number,
                           GError **error);
 
+/* Parses the value of flag --NAME, where NAME is the name of the field; NULL: the default of the
+ * field. A letter B at the end stands for a billion, as in the names of models and of token
+ * sets. */
+gboolean weft_cli_field (const struct weft_field *field, const char *text, union weft_value *value,
+                         GError **error);
+
 /* ---------------------------------------------------------------------- output */
 
 /* The version of Weft and the commit from which this binary was built: "0.1.0 (commit

@@ -371,6 +371,10 @@ static int
 show_one (const struct weft_cli_sheets *kind, const char *name, gboolean json)
 {
   g_autoptr (GError) error = NULL;
+  int status;
+
+  if (kind->other && kind->other (name, json, &status))
+    return status;
   g_autoptr (sheet_page) page = page_load (kind->sheet, name, &error);
 
   if (!page)

@@ -9,6 +9,9 @@ struct weft_cli_sheets {
   /* heads of the table's columns for this kind of file, NULL-terminated */
   const char *const *heads;
   char *(*cell) (const union weft_value *values, unsigned column);
+  /* Prints the page of a file that is not a sheet. FALSE: the file is a sheet, and nothing was
+   * printed. NULL: there are no such files. */
+  gboolean (*other) (const char *name, gboolean json, int *status);
 };
 
 /* Runs the command with arguments [NAME] [--json] [--help]. Returns the exit status. */

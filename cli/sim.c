@@ -13,7 +13,9 @@
 #include "core/report/report.h"
 #include "core/passes/step.h"
 #include "core/exec/timeline_file.h"
+#include "exec_sim/energy.h"
 #include "core/report/trace.h"
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -24,13 +26,14 @@ static const char examples[] =
     "  weft sim job.ini --figure timeline=step.svg,memory=memory.pdf --monochrome\n"
     "  weft sim job.ini --executor clock --json\n"
     "  weft sim job.ini --straggler rank=5:1.2,node=3:1.1 --link nic3:0.5\n"
-    "  weft sim job.ini --jitter 0.05 --jitter-runs 50\n";
+    "  weft sim job.ini --jitter 0.05 --jitter-runs 50\n"
+    "  weft sim job.ini --energy --tokens 2T\n";
 
 /* Flags of the command that are not settings of the job. */
 struct sim_ask {
   const weft_cli_options *own; /* options that only one executor has */
-  const char *executor, *trace, *trace_ranks, *timeline, *html, *jitter_runs, *figure;
-  gboolean monochrome;
+  const char *executor, *trace, *trace_ranks, *timeline, *html, *jitter_runs, *figure, *tokens;
+  gboolean monochrome, energy;
   GArray *figures; /* struct weft_cli_step_figure: what `figure` says */
   struct weft_exec_options options;
 };
@@ -65,30 +68,58 @@ read_runs (const struct sim_ask *ask, const struct weft_exec_ops *executor, int6
                          WEFT_CLI_MOST_RUNS);
 }
 
+static const struct weft_field run_tokens = {
+  .name = "tokens", .type = WEFT_TYPE_REAL, .def = "none", .lo = "1", .hi = "1e18", .unit = ""
+};
+
+/* Parses the value of --tokens; NAN without it. */
+static gboolean
+read_tokens (const struct sim_ask *ask, double *tokens, GError **error)
+{
+  union weft_value value;
+
+  if (ask->tokens && !ask->energy)
+    return weft_bad_input (error, "--tokens needs --energy");
+  if (!weft_cli_field (&run_tokens, ask->tokens, &value, error))
+    return FALSE;
+  *tokens = value.i == WEFT_NONE ? NAN : value.r;
+  return TRUE;
+}
+
+/* What the command computes beside the report; NULL: was not asked for. */
+struct extras {
+  const weft_disturbance *disturbance;
+  const weft_energy *energy;
+};
+
 static void
-print_text (const weft_report *report, const weft_disturbance *disturbance, weft_cli_sure *sure,
+print_text (const weft_report *report, const struct extras *extras, weft_cli_sure *sure,
             const struct weft_cli_answer *answer)
 {
   struct weft_report_style style = { weft_cli_columns (), weft_cli_has_colour () };
   g_autoptr (GString) out = g_string_new (NULL);
 
   weft_report_print (report, style, out);
-  if (disturbance)
-    weft_disturbance_print (disturbance, out);
+  if (extras->disturbance)
+    weft_disturbance_print (extras->disturbance, out);
+  if (extras->energy)
+    weft_energy_print (extras->energy, out);
   weft_cli_print_fitting (out->str);
   weft_cli_print_sure (sure, answer);
 }
 
 static void
-print_json (const weft_report *report, const weft_disturbance *disturbance, weft_cli_sure *sure,
+print_json (const weft_report *report, const struct extras *extras, weft_cli_sure *sure,
             const struct weft_cli_answer *answer)
 {
   g_autoptr (JsonBuilder) builder = json_builder_new ();
 
   json_builder_begin_object (builder);
   weft_report_to_json (report, builder);
-  if (disturbance)
-    weft_disturbance_to_json (disturbance, builder);
+  if (extras->disturbance)
+    weft_disturbance_to_json (extras->disturbance, builder);
+  if (extras->energy)
+    weft_energy_to_json (extras->energy, builder);
   weft_cli_add_sure (sure, builder, answer);
   json_builder_end_object (builder);
   weft_cli_print_json (builder);
@@ -212,11 +243,14 @@ run (const weft_cli_input *input, struct sim_ask *ask)
   struct weft_job job;
   const struct weft_exec_ops *executor = weft_cli_executor (ask->executor, &error);
   int64_t ranks, runs;
+  weft_energy energy;
+  double tokens = NAN;
 
   if (!executor || !weft_cli_options_read (ask->own, executor, &ask->options.own, &error) ||
       !read_trace_ranks (ask, &ranks, &error) || !read_runs (ask, executor, &runs, &error) ||
-      !read_figures (ask, &error) ||
-      !weft_cli_job (input, &job, &error))
+      !read_tokens (ask, &tokens, &error) || !read_figures (ask, &error) ||
+      !weft_cli_job (input, &job, &error) ||
+      (ask->energy && !weft_energy_check (&job.cluster, &error)))
     return weft_cli_fail (error);
   g_autoptr (weft_cli_sure) sure = weft_cli_sure_new (&error);
   g_autoptr (weft_plan) plan = sure ? weft_plan_new (&job, &error) : NULL;
@@ -231,14 +265,14 @@ run (const weft_cli_input *input, struct sim_ask *ask)
   if (!add_startup (report, executor, ask, &error))
     return weft_cli_fail (error);
   if (!draw_figures (report, ask, &error) ||
+      (ask->energy && !weft_sim_energy (plan, timeline, &energy, &error)) ||
       (ask->html && !write_page (report, executor, ask, &error)))
     return weft_cli_fail (error);
   const struct weft_cli_answer answer = { &plan->job, report->iteration.time_s,
                                           (double) report->peak_bytes };
-  if (input->json)
-    print_json (report, disturbance, sure, &answer);
-  else
-    print_text (report, disturbance, sure, &answer);
+  energy.run_tokens = tokens;
+  const struct extras extras = { disturbance, ask->energy ? &energy : NULL };
+  (input->json ? print_json : print_text) (report, &extras, sure, &answer);
   return report->fits ? 0 : 3;
 }
 
@@ -268,6 +302,13 @@ weft_cli_sim (int argc, char **argv)
       .value = "N",
       .text = &ask.jitter_runs,
       .doc = "steps with --jitter to simulate, from rising seeds [20]" },
+    { .name = "energy",
+      .on = &ask.energy,
+      .doc = "joules of the step by part, mean power, joules a token (docs/energy.md)" },
+    { .name = "tokens",
+      .value = "N",
+      .text = &ask.tokens,
+      .doc = "with --energy: kWh of a run of so many tokens, such as 2T or 300B" },
     { .name = "html",
       .value = "FILE",
       .text = &ask.html,

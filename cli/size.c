@@ -56,23 +56,13 @@ struct size_ask {
   struct weft_cli_figure_ask figure;
 };
 
-/* Reads a number. A letter B at the end stands for a billion, as in the names of models and of
- * token sets. */
 static gboolean
 read_number (struct size_ask *ask, enum number i, GError **error)
 {
-  const struct weft_field *field = &numbers[i];
-  g_autofree char *text = g_strdup (ask->text[i] ? ask->text[i] : field->def);
   union weft_value value;
-  size_t length = strlen (text);
 
-  if (length > 1 && text[length - 1] == 'B')
-    text[length - 1] = 'G';
-  if (!weft_field_parse (field, text, &value, NULL)) {
-    g_autofree char *range = weft_field_range (field), *what = weft_field_counts (field);
-    return weft_bad_input (error, "--%s: found \"%s\", wanted %s%s", field->name, ask->text[i],
-                           range, what);
-  }
+  if (!weft_cli_field (&numbers[i], ask->text[i], &value, error))
+    return FALSE;
   ask->number[i] = value.i == WEFT_NONE ? NAN : value.r;
   return TRUE;
 }

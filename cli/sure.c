@@ -2,6 +2,7 @@
 #include "cli/ask.h"
 #include "core/base/json.h"
 #include "core/base/units.h"
+#include "core/cluster/groups.h"
 #include "planner/memory_risk.h"
 #include <math.h>
 #include <stdio.h>
@@ -98,6 +99,10 @@ weft_cli_print_sure (weft_cli_sure *sure, const struct weft_cli_answer *answer)
 
   printf ("\nband in which %.0f %% of published runs lie (docs/accuracy.md)\n",
           100 * WEFT_BAND_SHARE);
+  if (weft_cluster_is_mixed (&answer->job->cluster)) {
+    printf ("  none: no published run is on several kinds of nodes\n");
+    return;
+  }
   for (int quantity = 0; quantity < WEFT_N_QUANTITY; quantity++)
     if (!isnan (value_of (answer, quantity)))
       print_band (sure, answer, &traits, quantity);
@@ -135,6 +140,10 @@ weft_cli_add_sure (weft_cli_sure *sure, JsonBuilder *b, const struct weft_cli_an
 {
   const struct weft_traits traits = weft_traits_of (answer->job);
 
+  if (weft_cluster_is_mixed (&answer->job->cluster)) {
+    weft_json_null (b, "accuracy");
+    return;
+  }
   weft_json_object (b, "accuracy");
   for (int quantity = 0; quantity < WEFT_N_QUANTITY; quantity++) {
     if (isnan (value_of (answer, quantity)))

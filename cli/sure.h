@@ -24,5 +24,6 @@ struct weft_cli_answer {
 /* Prints how certain the predictions are, as a paragraph after an empty line. */
 void weft_cli_print_sure (weft_cli_sure *sure, const struct weft_cli_answer *answer);
 
-/* Adds the JSON member "accuracy" to the open object. */
+/* Adds the JSON member "accuracy" to the open object: null on a cluster with several kinds of
+ * nodes, on which nothing was measured. */
 void weft_cli_add_sure (weft_cli_sure *sure, JsonBuilder *b, const struct weft_cli_answer *answer);

@@ -10,6 +10,7 @@
 #include <simgrid/kernel/Timer.hpp>
 #include <simgrid/kernel/resource/Model.hpp>
 #include <simgrid/kernel/routing/NetZoneImpl.hpp>
+#include <simgrid/plugins/energy.h>
 #include <simgrid/s4u.hpp>
 #include <simgrid/version.h>
 #include <stdexcept>
@@ -101,6 +102,7 @@ struct bridge {
   /* links of all simulations; the current simulation uses the first n_links */
   std::vector<sg::Link *> links;
   std::vector<double> capacity;
+  std::vector<sg::Host *> meters; /* of the current simulation */
   std::vector<sg::Link *> paces; /* links that limit the rates of flows and that no flow uses now */
 
   bool ready = false, wanted = true, open = false, delivering = false;
@@ -114,6 +116,7 @@ struct bridge {
   double origin = 0, now = 0;
   uint64_t seq = 0;
   uint32_t n_links = 0, n_paces = 0;
+  uint64_t n_meters = 0; /* of all simulations: their names differ */
   std::string failure;
 
   std::vector<timer> timers; /* heap, earliest timer on top */
@@ -388,6 +391,7 @@ make_zones (bridge &b)
   hosts->seal ();
   b.cables = new zone ("weft links");
   b.cables->set_network_model (b.hosts->get_network_model ());
+  b.cables->set_cpu_pm_model (b.hosts->get_cpu_pm_model ());
 }
 
 void
@@ -396,6 +400,7 @@ set_up (bridge &b)
   b.engine = new_engine ();
   for (const char *setting : settings)
     sg::Engine::set_config (std::string (setting));
+  sg_host_energy_plugin_init (); /* before the first host; hosts without work cost nothing */
   make_zones (b);
   for (auto *model : b.engine->get_all_models ())
     if (model->get_name () == "Network_CM02")
@@ -444,6 +449,33 @@ plug_link (bridge &b, double capacity) noexcept
     b.links[b.n_links]->set_bandwidth (capacity);
     b.capacity[b.n_links] = capacity;
   }
+}
+
+/* Creates the host of a meter. All its pstates have the same speed, which nothing uses. Only lack
+ * of memory could throw an exception here, and that ends the program anyway. */
+void
+plug_meter (bridge &b, const double *watts, uint32_t n_watts) noexcept
+{
+  std::string ranges;
+
+  for (uint32_t i = 0; i < n_watts; i++) {
+    char text[64];
+    g_ascii_dtostr (text, sizeof text, watts[i]);
+    ranges += (i ? "," : "") + std::string (text) + ":" + text;
+  }
+  auto *host = b.cables->get_iface ()->ADD_HOST ("meter " + std::to_string (b.n_meters++),
+                                                 std::vector<double> (n_watts, 1.0));
+  b.meters.push_back (host->set_property ("wattage_per_state", ranges)->seal ());
+}
+
+/* Ends all meters. The plugin keeps the date of the last change of a host, and the clock of the
+ * next simulation starts again at 0, so no host is used twice. */
+void
+unplug_meters (bridge &b)
+{
+  for (sg::Host *host : b.meters)
+    host->destroy ();
+  b.meters.clear ();
 }
 
 flow *
@@ -551,6 +583,34 @@ weft_bridge_after (double delay, uint64_t tag)
   start_timer (b, delay, tag, nullptr);
 }
 
+uint32_t
+weft_bridge_meter (const double *watts, uint32_t n_watts)
+{
+  bridge &b = the_bridge ();
+
+  g_assert (b.open && n_watts > 0);
+  plug_meter (b, watts, n_watts);
+  return (uint32_t)b.meters.size () - 1;
+}
+
+void
+weft_bridge_meter_set (uint32_t meter, uint32_t state)
+{
+  bridge &b = the_bridge ();
+
+  g_assert (b.open && meter < b.meters.size ());
+  b.meters[meter]->set_pstate ((int)state);
+}
+
+double
+weft_bridge_meter_joules (uint32_t meter)
+{
+  bridge &b = the_bridge ();
+
+  g_assert (b.open && meter < b.meters.size ());
+  return sg_host_get_consumed_energy (b.meters[meter]);
+}
+
 double
 weft_bridge_now (void)
 {
@@ -587,6 +647,7 @@ weft_bridge_close (void)
   /* SimGrid cannot drop a flow, so simulate until all flows have ended, without callbacks */
   if (flows_in_flight (b) > 0)
     weft_bridge_run (nullptr);
+  unplug_meters (b);
   b.open = false;
 }
 

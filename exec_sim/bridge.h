@@ -4,8 +4,8 @@
  * only C++ file of the project besides CUDA kernels. The executor keeps the dependency graph. It
  * starts a timer (a kernel) or a flow (a copy, a hop of a collective) at the moment the op may
  * start; the bridge calls back when the timer or flow has ended, and the callback starts the ops
- * that depend on it. There are no actors, hosts or routing tables: a flow carries the list of its
- * links.
+ * that depend on it. There are no actors and no routing tables: a flow carries the list of its
+ * links. Hosts only count energy.
  *
  *   weft_bridge_open (done, user, &error)
  *     uint32_t up = weft_bridge_link (50e9);
@@ -44,6 +44,12 @@
  * be a bottleneck. The cost of a flow grows with the square of its number of links beyond about a
  * hundred. 2.5 KB per flow in flight. The solver recurses over connected flows: a chain of 65 000
  * works with the usual stack of 8 MB, one of 150 000 does not.
+ *
+ * POWER. A meter integrates a power that takes one of a few values, with SimGrid's plugin for the
+ * energy of hosts: it is a host without work, and each value is the idle power of one of its
+ * pstates. Links have no meters. SimGrid 3.32 integrates the power of a link with the load that it
+ * finds when a flow of this link starts or ends, so it does not see that a flow gets another rate
+ * because of a flow elsewhere.
  *
  * LIMITS. One thread, one simulation at a time (SimGrid has one engine per process). SimGrid does
  * not see the command line, prints nothing, and the signal handlers it installs are removed. No C++
@@ -89,6 +95,16 @@ gboolean weft_bridge_run (GError **error);
 
 /* Ends the simulation; pending timers and flows are dropped without a callback. */
 void weft_bridge_close (void);
+
+/* Creates a meter of this simulation, at the current date and with 0 joules; ids count from 0. It
+ * draws watts[0]. There is at least one value, none is negative. */
+uint32_t weft_bridge_meter (const double *watts, uint32_t n_watts);
+
+/* From now on the meter draws watts[state]. */
+void weft_bridge_meter_set (uint32_t meter, uint32_t state);
+
+/* Joules that the meter has counted until now. */
+double weft_bridge_meter_joules (uint32_t meter);
 
 /* Number of timers and flows created since weft_bridge_open(). */
 uint64_t weft_bridge_activities (void);

@@ -440,7 +440,10 @@ alone (const struct sim *x, uint32_t actor, uint32_t op)
   gboolean kernel = weft_op_info[p->op[op].kind].class == WEFT_CLASS_COMPUTE &&
                     (p->op[op].lane != WEFT_LANE_HOST || !holds_sms_while_waiting (x));
 
-  return x->base.plan->seconds[p->role][op] * (kernel ? sim_kernel_factor (x, actor, op) : 1);
+  const double *seconds =
+      kernel ? weft_plan_seconds_of (x->base.plan, p->role, x->base.actors->rank[actor])
+             : x->base.plan->seconds[p->role];
+  return seconds[op] * (kernel ? sim_kernel_factor (x, actor, op) : 1);
 }
 
 /* Starts a kernel that is not on the compute lane. Such a kernel is either on a communication lane,

@@ -42,12 +42,22 @@ free_pace (void *data)
   g_free (pace);
 }
 
+/* The kind of the GPU of an actor. */
+static uint32_t
+kind_of (const struct sim *x, uint32_t actor)
+{
+  return weft_cluster_kind_of (&x->base.plan->job.cluster, x->base.actors->rank[actor]);
+}
+
 /* The pace of an actor: an existing one if another actor has the same kernel times. */
 static struct sim_pace *
 pace_of (struct sim *x, uint32_t actor)
 {
   const weft_actors *a = x->base.actors;
-  struct sim_pace wanted = { .role = a->role[actor], .actor = WEFT_NO_ACTOR, .slow = 1 };
+  struct sim_pace wanted = { .kind = kind_of (x, actor),
+                             .role = a->role[actor],
+                             .actor = WEFT_NO_ACTOR,
+                             .slow = 1 };
 
   if (x->disturb.slow)
     wanted.slow = x->disturb.slow[a->rank[actor]];
@@ -55,7 +65,7 @@ pace_of (struct sim *x, uint32_t actor)
     wanted.actor = actor;
   for (guint i = 0; i < x->paces->len && wanted.actor == WEFT_NO_ACTOR; i++) {
     struct sim_pace *pace = x->paces->pdata[i];
-    if (pace->role == wanted.role && pace->slow == wanted.slow)
+    if (pace->kind == wanted.kind && pace->role == wanted.role && pace->slow == wanted.slow)
       return pace;
   }
   struct sim_pace *made = g_memdup2 (&wanted, sizeof wanted);
@@ -95,17 +105,20 @@ sim_gpu_close (struct sim *x)
   g_free (x->gpu);
 }
 
-/* Undisturbed seconds of the kernels of a role, by op. */
+/* Undisturbed seconds of the kernels of an actor, by op. */
 static const double *
-times_of (struct sim *x, uint32_t role, uint32_t sms_taken)
+times_of (struct sim *x, uint32_t actor, uint32_t sms_taken)
 {
-  struct weft_cost cost = weft_plan_cost (x->base.plan);
+  uint32_t role = x->base.actors->role[actor], kind = kind_of (x, actor);
+  struct weft_cost cost = weft_plan_cost_on (x->base.plan, kind);
   GArray *known = x->role[role].times;
 
-  for (guint i = 0; i < known->len; i++)
-    if (g_array_index (known, struct sim_times, i).sms_taken == sms_taken)
-      return g_array_index (known, struct sim_times, i).seconds;
-  struct sim_times times = { sms_taken, g_new (double, x->role[role].p->n_op + 1) };
+  for (guint i = 0; i < known->len; i++) {
+    const struct sim_times *times = &g_array_index (known, struct sim_times, i);
+    if (times->sms_taken == sms_taken && times->kind == kind)
+      return times->seconds;
+  }
+  struct sim_times times = { sms_taken, kind, g_new (double, x->role[role].p->n_op + 1) };
   weft_cost_program (&cost, x->role[role].p, sms_taken, times.seconds);
   g_array_append_val (known, times);
   return times.seconds;
@@ -121,7 +134,7 @@ static double *
 make_prefix (struct sim *x, uint32_t actor, uint32_t sms_taken)
 {
   const weft_program *p = sim_program (x, actor);
-  const double *seconds = times_of (x, x->base.actors->role[actor], sms_taken);
+  const double *seconds = times_of (x, actor, sms_taken);
   uint32_t n = p->lane_n[WEFT_LANE_GPU];
   double *prefix = g_new (double, n + 1);
 

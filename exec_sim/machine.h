@@ -11,16 +11,17 @@ struct sim_speed {
   double *prefix;
 };
 
-/* Undisturbed kernel times of a pipeline stage while communication occupies some SMs, by op. */
+/* Undisturbed kernel times of a pipeline stage on one kind of GPU while communication occupies some
+ * SMs, by op. */
 struct sim_times {
-  uint32_t sms_taken;
+  uint32_t sms_taken, kind;
   double *seconds;
 };
 
-/* The kernel times of all ranks of one role with the same slowdown. With jitter every actor has its
- * own kernel times. */
+/* The kernel times of all ranks of one role on one kind of GPU with the same slowdown. With jitter
+ * every actor has its own kernel times. */
 struct sim_pace {
-  uint32_t role, actor; /* actor: the only one with these times, or WEFT_NO_ACTOR */
+  uint32_t kind, role, actor; /* actor: the only one with these times, or WEFT_NO_ACTOR */
   double slow;
   GArray *speeds;       /* array of struct sim_speed */
 };

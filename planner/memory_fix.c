@@ -514,7 +514,8 @@ weft_memory_fix_find (const struct weft_job *job, const struct weft_memory_fix_o
   };
 
   start (&f);
-  gboolean ok = try_all (&f, result, error);
+  gboolean ok = weft_cluster_one_kind (&job->cluster, "the search for changes", error) &&
+                try_all (&f, result, error);
 
   qsort (result->data, result->len, sizeof (struct weft_memory_fix), by_seconds);
   found->n = result->len;
@@ -587,7 +588,7 @@ weft_memory_fix_first (const struct weft_job *job)
   weft_plan *plan = NULL;
 
   start (&f);
-  for (unsigned n = 1; n <= WEFT_FIX_MOST && !plan; n++)
+  for (unsigned n = 1; n <= WEFT_FIX_MOST && !plan && !weft_cluster_is_mixed (&job->cluster); n++)
     plan = try_advised (&f, job, 0, n);
   end (&f);
   return plan;

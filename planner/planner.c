@@ -843,7 +843,8 @@ weft_search_run (const struct weft_job *job, const struct weft_search_options *o
   struct searcher s = searcher_of (job, options);
   double gap = 0;
   uint32_t enough = 0;
-  gboolean ok = check_collectives (job, error) && search_all (&s, &gap, error);
+  gboolean ok = weft_cluster_one_kind (&job->cluster, "weft plan", error) &&
+                check_collectives (job, error) && search_all (&s, &gap, error);
   if (ok && options->near_miss && !isfinite (s.best_simulated) && !s.refused)
     ok = find_closest (&s, error) && find_enough (&s, &enough, error);
   weft_search *search = collect (&s);

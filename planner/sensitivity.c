@@ -119,7 +119,8 @@ weft_sensitivity_run (const struct weft_job *job, const struct weft_exec_ops *ex
     .n_tasks = G_N_ELEMENTS (result), .result_bytes = sizeof *result, .run = predict, .user = &user
   };
 
-  if (!weft_workers_run (&tasks, result, done, error))
+  if (!weft_cluster_one_kind (&job->cluster, "weft sweep --sensitivity", error) ||
+      !weft_workers_run (&tasks, result, done, error))
     return FALSE;
   for (unsigned i = 0; i < G_N_ELEMENTS (done); i++)
     if (!done[i])

@@ -297,7 +297,8 @@ load_topologies (weft_size *size, weft_settings *settings, const char *const *na
     struct weft_size_topology *t = &size->topology[i];
     t->name = g_strdup (names[i]);
     weft_settings_add (settings, "cluster", "topology", names[i], "topology");
-    if (!weft_job_assemble (settings, &t->job, error))
+    if (!weft_job_assemble (settings, &t->job, error) ||
+        !weft_cluster_one_kind (&t->job.cluster, "weft size", error))
       return FALSE;
     if (!t->job.train_set[WEFT_TRAIN_memory_headroom])
       t->job.train.memory_headroom = WEFT_SEARCH_HEADROOM;

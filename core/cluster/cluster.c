@@ -1,4 +1,5 @@
 #include "core/cluster/fabric.h"
+#include "core/cluster/groups.h"
 #include "core/cluster/platform.h"
 #include "core/base/conf.h"
 #include "core/base/error.h"
@@ -59,6 +60,8 @@ default_gpus (const struct weft_cluster *cluster)
 {
   const struct weft_fabric_ops *fabric = weft_fabric_ops (cluster);
 
+  if (cluster->groups)
+    return cluster->groups->n_nodes * (uint32_t) cluster->f.node_gpus;
   if (fabric->default_gpus)
     return fabric->default_gpus (cluster);
   return weft_cluster_is_cpu (cluster) ? 1 : cluster->f.node_gpus;
@@ -107,10 +110,25 @@ check_platform (const struct weft_cluster *cluster, GError **error)
          weft_platform_get (g_quark_to_string ((GQuark) cluster->f.fabric_platform), error);
 }
 
+static gboolean
+load_groups (const char *path, struct weft_cluster *cluster, GError **error)
+{
+  const struct weft_groups *groups = weft_groups_get (path, error);
+
+  if (groups)
+    *cluster = groups->slowest[(1u << groups->n_kinds) - 1];
+  cluster->groups = groups;
+  return groups != NULL;
+}
+
 gboolean
 weft_cluster_load (const char *name_or_path, struct weft_cluster *cluster, GError **error)
 {
-  if (weft_platform_is_file (name_or_path)
+  cluster->groups = NULL;
+  if (weft_groups_is_file (name_or_path)) {
+    if (!load_groups (name_or_path, cluster, error))
+      return FALSE;
+  } else if (weft_platform_is_file (name_or_path)
           ? !load_platform (name_or_path, cluster, error)
           : !weft_sheet_load (&weft_cluster_sheet, name_or_path, cluster->f.at, error) ||
                 !check_platform (cluster, error))
@@ -157,6 +175,21 @@ check_gpus (const struct weft_cluster *cluster, int64_t gpus, int64_t nodes, GEr
   return TRUE;
 }
 
+/* A cluster of groups has the size that its file gives. */
+static gboolean
+check_whole (const struct weft_cluster *cluster, int64_t gpus, int64_t nodes, GError **error)
+{
+  const struct weft_groups *groups = cluster->groups;
+
+  if ((!gpus || gpus == groups->n_nodes * cluster->f.node_gpus) &&
+      (!nodes || nodes == groups->n_nodes))
+    return TRUE;
+  return weft_bad_input (error,
+                         "%s: found %" G_GINT64_FORMAT ", wanted all %u nodes of the groups in %s",
+                         gpus ? "gpus" : "nodes", gpus ? gpus : nodes, groups->n_nodes,
+                         groups->path);
+}
+
 gboolean
 weft_cluster_resize (struct weft_cluster *cluster, int64_t gpus, int64_t nodes, GError **error)
 {
@@ -173,6 +206,8 @@ weft_cluster_resize (struct weft_cluster *cluster, int64_t gpus, int64_t nodes, 
       return FALSE;
     }
   }
+  if (cluster->groups && !check_whole (cluster, gpus, nodes, error))
+    return FALSE;
   struct weft_cluster sized = *cluster;
   gboolean whole = nodes > 1 || (nodes == 1 && cluster->f.fabric_kind == WEFT_FABRIC_PLATFORM);
   sized.n_gpus = gpus ? gpus : whole ? nodes * node_gpus : default_gpus (cluster);
@@ -200,6 +235,11 @@ weft_cluster_has (const struct weft_cluster *cluster, unsigned row)
 gboolean
 weft_cluster_may_set (const struct weft_cluster *cluster, unsigned row, GError **error)
 {
+  if (weft_cluster_is_mixed (cluster))
+    return weft_bad_input (error,
+                           "found a field of a cluster with several kinds of nodes, wanted it "
+                           "in %s",
+                           cluster->groups->path);
   if (row == WEFT_CLUSTER_fabric_kind)
     return weft_bad_input (error, "found a kind of fabric, wanted it in the topology file");
   return weft_sheet_check_kind (&weft_cluster_sheet, cluster->f.at, row, error);

@@ -25,9 +25,14 @@ union weft_cluster_fields {
   union weft_value at[WEFT_N_CLUSTER_FIELD];
 };
 
+struct weft_groups;
+
+/* `groups`: groups of nodes (groups.h), owned by the process; NULL: the topology has none. If they
+ * are of several kinds, `f` has for each field the value of the slowest kind. */
 struct weft_cluster {
   union weft_cluster_fields f;
   uint32_t n_gpus, n_nodes;
+  const struct weft_groups *groups;
   GQuark topology; /* name or path that was passed to weft_cluster_load() */
 };
 
@@ -55,9 +60,10 @@ weft_cluster_nvfp4_rate (const struct weft_cluster *c)
 
 extern const struct weft_table weft_cluster_table;
 
-/* Loads topologies/NAME.ini, the path of such a file, or a SimGrid platform file (platform.h),
- * whose path ends with .xml. Sets the default size: the size that the fabric defines (a
- * torus: the product of its sides), otherwise one node. The default size of topology cpu is one
+/* Loads topologies/NAME.ini, the path of such a file or of a file of groups of nodes (groups.h), or
+ * a SimGrid platform file (platform.h), whose path ends with .xml. Sets the default size: the size
+ * that the fabric defines (a torus: the product of its sides), all nodes of groups, otherwise one
+ * node. The default size of topology cpu is one
  * rank. */
 gboolean weft_cluster_load (const char *name_or_path, struct weft_cluster *cluster, GError **error);
 

@@ -52,6 +52,7 @@ struct weft_fabric {
   /* grids only: whether the last chip of each axis has a link to the first chip */
   gboolean wraps;
   const struct weft_platform *platform;    /* kind platform only */
+  gboolean uneven; /* whether links of one kind may have different capacities */
   /* the links of kind k have the ids first[k] to first[k + 1] - 1 */
   uint32_t first[WEFT_MAX_LINK_KINDS + 1];
 };

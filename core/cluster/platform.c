@@ -24,6 +24,7 @@ static void
 measure (struct weft_fabric *f)
 {
   f->platform = platform_of (f->cluster);
+  f->uneven = TRUE;
 }
 
 static uint32_t

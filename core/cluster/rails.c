@@ -1,5 +1,6 @@
 #include "core/cluster/rails.h"
 #include "core/base/units.h"
+#include "core/cluster/groups.h"
 
 static uint32_t
 node_of (const struct weft_fabric *f, uint32_t gpu)
@@ -114,6 +115,36 @@ pod_rate (const struct weft_fabric *f)
   return leaf_ports (f) * c->node_nics * c->fabric_units_per_pod / c->fabric_spine_oversubscription;
 }
 
+/* The fabric as a cluster would have it whose nodes are all like the node of a GPU. */
+static struct weft_fabric
+seen_from (const struct weft_fabric *f, uint32_t gpu)
+{
+  struct weft_fabric seen = *f;
+  seen.cluster = weft_cluster_of_kind (f->cluster, weft_cluster_kind_of (f->cluster, gpu));
+  return seen;
+}
+
+/* The capacity of a link of a node of its own kind. The links of a kind are numbered node by node.
+ * Those above the nodes are the same for all (groups.h). */
+static double
+link_rate (const struct weft_fabric *f, uint32_t link)
+{
+  uint32_t kind = weft_fabric_kind (f, link), nodes = f->cluster->n_nodes;
+  uint32_t of_node = (f->first[kind + 1] - f->first[kind]) / nodes;
+
+  if (kind > WEFT_LINK_NIC_DOWN)
+    return -1;
+  uint32_t node = (link - f->first[kind]) / of_node;
+  struct weft_fabric seen = seen_from (f, node * (uint32_t) f->cluster->f.node_gpus);
+  return weft_rails.kind[kind].capacity (&seen);
+}
+
+static void
+measure (struct weft_fabric *f)
+{
+  f->uneven = weft_cluster_is_mixed (f->cluster);
+}
+
 static const struct weft_link_kind kinds[] = {
   WEFT_PORT_LINKS WEFT_HOST_LINKS{ "nic up", "NIC into the fabric", nics, nic_of, nic_rate },
   { "nic down", "fabric into a NIC", nics, nic_of, nic_rate },
@@ -139,7 +170,7 @@ local_route (const struct weft_fabric *f, uint32_t from, uint32_t to, struct wef
   if (intra == WEFT_PCIE)
     weft_route_cross (f, route, WEFT_LINK_PCIE_DOWN, to);
   weft_route_cross (f, route, WEFT_LINK_PORT_DOWN, to);
-  route->latency = f->cluster->f.node_intra_latency;
+  route->latency = seen_from (f, from).cluster->f.node_intra_latency;
 }
 
 /* A route within a node crosses the node's switch. A route between nodes crosses the NICs of sender
@@ -200,6 +231,8 @@ const struct weft_fabric_ops weft_rails = {
   .n_kind = G_N_ELEMENTS (kinds),
   .kind = kinds,
   .host_kind = WEFT_LINK_PCIE_UP,
+  .measure = measure,
+  .capacity = link_rate,
   .node = node_of,
   .slot = slot_of,
   .domain = domain,

@@ -108,7 +108,9 @@ clock_seconds (void *user, uint32_t actor, uint32_t op)
   const weft_actors *a = c->base.actors;
   const weft_program *p = c->base.plan->role[a->role[actor]];
 
-  if (a->n == c->base.plan->n_roles || weft_op_info[p->op[op].kind].class == WEFT_CLASS_COMPUTE)
+  if (weft_op_info[p->op[op].kind].class == WEFT_CLASS_COMPUTE)
+    return weft_plan_seconds_of (c->base.plan, p->role, a->rank[actor])[op];
+  if (a->n == c->base.plan->n_roles)
     return c->base.plan->seconds[p->role][op];
   return actor_price (c, actor, p, op);
 }

@@ -2,6 +2,7 @@
 #include "core/base/invariant.h"
 #include "core/program/coll.h"
 #include "core/base/mix.h"
+#include "core/cluster/groups.h"
 #include <string.h>
 
 struct colouring {
@@ -342,6 +343,17 @@ split_by_capacity (struct colouring *c)
   c->n_link = renumber (signature, c->n_links, c->link);
 }
 
+/* Gives ranks of one stage on nodes of different kinds different colours. */
+static void
+split_by_node (struct colouring *c)
+{
+  g_autofree uint64_t *signature = g_new (uint64_t, c->m->n_ranks);
+
+  for (uint32_t rank = 0; rank < c->m->n_ranks; rank++)
+    signature[rank] = mix2 (c->rank[rank], weft_cluster_kind_of (c->f->cluster, rank));
+  c->n_rank = renumber (signature, c->m->n_ranks, c->rank);
+}
+
 /* Sets the first colours of the refinement. `fold` TRUE: ranks of one stage have one colour, and
  * links of one kind have one colour. FALSE: every rank and every link has its own colour. */
 static void
@@ -353,8 +365,10 @@ start_colours (struct colouring *c, gboolean fold)
     c->link[link] = fold ? weft_fabric_kind (c->f, link) : link;
   c->n_rank = fold ? c->m->pp : c->m->n_ranks;
   c->n_link = fold ? c->f->ops->n_kind : c->n_links;
-  if (fold && c->f->ops->capacity)
+  if (fold && c->f->uneven)
     split_by_capacity (c);
+  if (fold && weft_cluster_is_mixed (c->f->cluster))
+    split_by_node (c);
 }
 
 /* Limit of ranks x rounds of the refinement: reaching the limit takes seconds. If one odd node

@@ -246,7 +246,7 @@ launch_time (struct maker *m, uint32_t op, double launch)
   if (is_backward (m->p->op[op].phase))
     framework *= stack->host_backward_share;
   framework += ranks_time (m, op);
-  return launch + framework / m->plan->job.cluster.f.node_host_speed;
+  return launch + framework / weft_plan_role_cluster (m->plan, m->p->role)->f.node_host_speed;
 }
 
 /* Fills the launch segments, and the running sum of launch seconds of every op. */

@@ -335,11 +335,48 @@ comm_seconds (struct prices *x, uint32_t op)
   return *price;
 }
 
+/* The kinds of nodes that hold ranks of a role, as a set. */
+static uint32_t
+kinds_of (const weft_plan *plan, uint32_t role)
+{
+  uint32_t size = weft_mesh_stage_size (&plan->mesh), set = 0;
+
+  for (uint32_t rank = role * size; rank < (role + 1) * size; rank++)
+    set |= 1u << weft_cluster_kind_of (&plan->job.cluster, rank);
+  return set;
+}
+
+/* Sets the kernels' seconds of a role on each kind of GPU that it is on, and the slowest of these
+ * kinds, in which its kernels take longest together. */
+static void
+price_kinds (weft_plan *plan, const weft_program *p)
+{
+  uint32_t n = weft_cluster_n_kinds (&plan->job.cluster), set = kinds_of (plan, p->role);
+  double longest = -1;
+
+  for (uint32_t kind = 0; kind < n; kind++) {
+    double **seconds = &plan->on_kind[p->role * n + kind], sum = 0;
+    struct weft_cost cost = weft_plan_cost_on (plan, kind);
+    g_clear_pointer (seconds, g_free);
+    if (!(set >> kind & 1))
+      continue;
+    *seconds = g_new0 (double, p->n_op + 1);
+    weft_cost_program (&cost, p, 0, *seconds);
+    for (uint32_t op = 0; op < p->n_op; op++)
+      sum += (*seconds)[op];
+    if (sum > longest)
+      plan->kind[p->role] = kind;
+    longest = fmax (longest, sum);
+  }
+}
+
 static double *
-price_program (const weft_plan *plan, const weft_program *p, weft_placements *placements)
+price_program (weft_plan *plan, const weft_program *p, weft_placements *placements)
 {
   double *seconds = g_new (double, p->n_op + 1);
-  struct weft_cost cost = weft_plan_cost (plan);
+  if (plan->on_kind)
+    price_kinds (plan, p);
+  struct weft_cost cost = weft_plan_cost_on (plan, plan->kind ? plan->kind[p->role] : 0);
   struct prices x = { .plan = plan,
                       .p = p,
                       .rank = p->role * weft_mesh_stage_size (&plan->mesh),
@@ -364,11 +401,37 @@ weft_plan_capacity (const struct weft_job *job)
   return job->cluster.f.gpu_memory * (1 - job->train.memory_headroom);
 }
 
+double
+weft_plan_role_capacity (const weft_plan *plan, uint32_t role)
+{
+  const struct weft_cluster *c =
+      weft_cluster_of_kinds (&plan->job.cluster, kinds_of (plan, role));
+
+  return c->f.gpu_memory * (1 - plan->job.train.memory_headroom);
+}
+
+uint32_t
+weft_plan_tightest (const weft_plan *plan)
+{
+  uint32_t tightest = 0;
+  double least = INFINITY;
+
+  for (uint32_t role = 0; role < plan->n_roles; role++) {
+    double left = weft_plan_role_capacity (plan, role) - (double) weft_plan_peak_bytes (plan, role);
+    if (left < least) {
+      least = left;
+      tightest = role;
+    }
+  }
+  return tightest;
+}
+
 /* Bytes of GPU memory that a plan may use besides those of libraries. */
 static uint64_t
 free_bytes (const weft_plan *plan, uint32_t role)
 {
-  double bytes = weft_plan_capacity (&plan->job) - (double) weft_plan_reserved_bytes (plan, role);
+  double bytes =
+      weft_plan_role_capacity (plan, role) - (double) weft_plan_reserved_bytes (plan, role);
 
   return bytes > 0 ? (uint64_t) bytes : 0;
 }
@@ -475,6 +538,10 @@ make_plan (const struct weft_job *job, build_program build, enum weft_plan_depth
   if (job->stack.live_memory && depth >= WEFT_PLAN_PLACED)
     plan->allocated = g_new0 (struct weft_allocated, plan->n_roles);
   plan->seconds = g_new0 (double *, plan->n_roles);
+  if (weft_cluster_is_mixed (&job->cluster)) {
+    plan->kind = g_new0 (uint32_t, plan->n_roles);
+    plan->on_kind = g_new0 (double *, plan->n_roles * weft_cluster_n_kinds (&job->cluster));
+  }
   if (!(plan->algorithms = weft_algorithms_new (job, &plan->mesh, error)))
     return NULL;
   if (depth == WEFT_PLAN_OUTLINED)
@@ -535,6 +602,9 @@ weft_plan_drop_programs (weft_plan *plan)
     weft_memory_clear (&plan->memory[role]);
     g_clear_pointer (&plan->seconds[role], g_free);
   }
+  uint32_t n = weft_cluster_n_kinds (&plan->job.cluster);
+  for (uint32_t i = 0; plan->on_kind && i < plan->n_roles * n; i++)
+    g_clear_pointer (&plan->on_kind[i], g_free);
 }
 
 void
@@ -545,6 +615,8 @@ weft_plan_free (weft_plan *plan)
   g_free (plan->memory);
   g_free (plan->allocated);
   g_free (plan->seconds);
+  g_free (plan->kind);
+  g_free (plan->on_kind);
   if (plan->table)
     weft_cost_table_free (plan->table);
   if (plan->algorithms)
@@ -697,6 +769,9 @@ weft_plan_host_fits (const weft_plan *plan)
 gboolean
 weft_plan_fits (const weft_plan *plan)
 {
-  return weft_plan_worst_bytes (plan) <= weft_plan_capacity (&plan->job) &&
+  uint32_t tightest = weft_plan_tightest (plan);
+
+  return (double) weft_plan_peak_bytes (plan, tightest) <=
+             weft_plan_role_capacity (plan, tightest) &&
          weft_plan_host_fits (plan);
 }

@@ -1,6 +1,7 @@
 /* plan.h - everything an executor needs, read-only: job, mesh, fabric, programs, memory plans, and
  * the seconds of every op. The plan owns all these members. */
 #pragma once
+#include "core/cluster/groups.h"
 #include "core/plan/actors.h"
 #include "core/plan/algorithms.h"
 #include "core/plan/allocator.h"
@@ -24,8 +25,13 @@ typedef struct weft_plan {
   /* the table named by cost_table of [cluster]; NULL: all ops are priced by formula */
   weft_cost_table *table;
   weft_algorithms *algorithms; /* collective algorithms from files (collective_algorithm_files) */
-  /* [role][op]: seconds of the op alone on the cluster, without concurrent kernels or traffic */
+  /* [role][op]: seconds of the op alone on the cluster, without concurrent kernels or traffic. On
+   * a cluster with several kinds of nodes: on the slowest kind of GPU of the role */
   double **seconds;
+  /* [role]: that kind; [role * kinds + kind][op]: seconds on each kind, and NULL for kinds that the
+   * role is not on. Both NULL unless the cluster has several kinds of nodes */
+  uint32_t *kind;
+  double **on_kind;
 } weft_plan;
 
 /* Inputs of the op costs of a plan. Their pointers are valid as long as the plan exists. */
@@ -50,6 +56,35 @@ weft_plan_cost (const weft_plan *plan)
                           : 0,
     .loss = !k->cross_entropy_loss_fusion ? 1 : native ? plan->job.stack.loss_native_share : 0
   };
+}
+
+/* The cluster that prices the kernels of a role (plan->kind). */
+static inline const struct weft_cluster *
+weft_plan_role_cluster (const weft_plan *plan, uint32_t role)
+{
+  return weft_cluster_of_kind (&plan->job.cluster, plan->kind ? plan->kind[role] : 0);
+}
+
+/* As weft_plan_cost(), on one kind of GPU. */
+static inline struct weft_cost
+weft_plan_cost_on (const weft_plan *plan, uint32_t kind)
+{
+  struct weft_cost cost = weft_plan_cost (plan);
+
+  cost.cluster = weft_cluster_of_kind (cost.cluster, kind);
+  return cost;
+}
+
+/* Seconds of the ops of a role on the GPU of a rank, by op; of communication those of
+ * plan->seconds. */
+static inline const double *
+weft_plan_seconds_of (const weft_plan *plan, uint32_t role, uint32_t rank)
+{
+  const struct weft_cluster *c = &plan->job.cluster;
+
+  return plan->on_kind ? plan->on_kind[role * weft_cluster_n_kinds (c) +
+                                       weft_cluster_kind_of (c, rank)]
+                       : plan->seconds[role];
 }
 
 /* Traffic of a collective of one group. If the cost table contains the op, the traffic is a delay
@@ -146,6 +181,12 @@ gboolean weft_plan_host_fits (const weft_plan *plan);
 
 /* Bytes of GPU memory that a plan may use: the GPU's memory minus the share memory_headroom. */
 double weft_plan_capacity (const struct weft_job *job);
+
+/* The same for the GPUs of a role: on several kinds of nodes, of the smallest. */
+double weft_plan_role_capacity (const weft_plan *plan, uint32_t role);
+
+/* The role whose memory comes nearest to the capacity of its GPUs, or exceeds it most. */
+uint32_t weft_plan_tightest (const weft_plan *plan);
 
 /* Whether every role fits on its GPU and the host pools fit on every node. */
 gboolean weft_plan_fits (const weft_plan *plan);

@@ -51,7 +51,7 @@ weft_software_reorder (const weft_plan *plan, const struct weft_coll_shape *grou
                        enum weft_op_kind kind, double bytes, struct weft_traffic *t)
 {
   const union weft_stack *stack = &plan->job.stack;
-  double rate = plan->job.cluster.f.gpu_memory_bandwidth * stack->memory_share;
+  double rate = group->cluster->f.gpu_memory_bandwidth * stack->memory_share;
 
   if (!stack->sequence_copies || !divides_sequence (plan, &group->group, kind))
     return;

@@ -1,4 +1,5 @@
 #include "core/program/coll_style.h"
+#include "core/cluster/groups.h"
 #include <math.h>
 
 static const struct weft_coll_style *
@@ -125,6 +126,19 @@ find_loads (struct weft_coll_shape *shape, const struct weft_fabric *f)
   shape->next = take_loads (next, &shape->n_next);
 }
 
+/* The cluster as the slowest members of a group see it. */
+static const struct weft_cluster *
+cluster_of (const struct weft_fabric *f, const struct weft_group *group)
+{
+  uint32_t kinds = 0;
+
+  if (!weft_cluster_is_mixed (f->cluster))
+    return f->cluster;
+  for (uint32_t i = 0; i < weft_group_size (group); i++)
+    kinds |= 1u << weft_cluster_kind_of (f->cluster, weft_group_rank (group, i));
+  return weft_cluster_of_kinds (f->cluster, kinds);
+}
+
 void
 weft_coll_shape_outline (struct weft_coll_shape *shape, const struct weft_fabric *f,
                          const struct weft_group *group)
@@ -132,7 +146,7 @@ weft_coll_shape_outline (struct weft_coll_shape *shape, const struct weft_fabric
   *shape = (struct weft_coll_shape){ .group = *group,
                                      .n = weft_group_size (group),
                                      .style = f->ops->style,
-                                     .cluster = f->cluster };
+                                     .cluster = cluster_of (f, group) };
   style_of (shape->style)->outline (shape, f);
 }
 

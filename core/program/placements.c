@@ -72,7 +72,8 @@ weft_placements_get (weft_placements *placements, const struct weft_fabric *fabr
     return shape;
   shape = g_new (struct weft_coll_shape, 1);
   weft_coll_shape_init (shape, fabric, group);
-  shape->cluster = &placements->cluster;
+  if (shape->cluster == fabric->cluster)
+    shape->cluster = &placements->cluster;
   g_hash_table_insert (placements->known, g_memdup2 (group, sizeof *group), shape);
   return shape;
 }

@@ -462,7 +462,8 @@ static char *
 kernel_formula (const struct page *g, uint32_t op)
 {
   const struct weft_shape *shape = weft_op_shape (g->p, op);
-  struct weft_cost cost = weft_plan_cost (g->plan);
+  struct weft_cost cost =
+      weft_plan_cost_on (g->plan, g->plan->kind ? g->plan->kind[g->out->role] : 0);
   struct weft_cost_parts c = weft_cost_split (&cost, g->p->op[op].kind, shape);
   g_autofree char *dims = dimensions (g->p->op[op].kind, shape), *gap = human (c.gap, "s"),
                   *flops = human (c.flops, "FLOP"), *rate = human (c.rate, "FLOP/s"),
@@ -471,7 +472,8 @@ kernel_formula (const struct page *g, uint32_t op)
   if (g->p->op[op].kind == WEFT_OP_RELEASE)
     return g_strdup ("no kernel");
   if (g->p->op[op].lane == WEFT_LANE_HOST && !weft_cluster_is_cpu (&g->job->cluster)) {
-    g_autofree char *memory = human (g->job->cluster.f.node_host_bandwidth, "B/s");
+    g_autofree char *memory =
+        human (weft_plan_role_cluster (g->plan, g->out->role)->f.node_host_bandwidth, "B/s");
     return g_strdup_printf ("%s: %s / %s of the host", dims, bytes, memory);
   }
   if (g->p->op[op].flags & WEFT_OP_FUSED)

@@ -161,15 +161,29 @@ fill_overlap (weft_report *r)
 
 /* ------------------------------------------------------------------- iteration */
 
-double
-weft_report_printed_peak (const struct weft_job *job)
+/* Printed peak of one GPU of this cluster, for the dtype of the matmuls of the job. */
+static double
+peak_of (const struct weft_job *job, const struct weft_cluster *cluster)
 {
-  const union weft_cluster_fields *f = &job->cluster.f;
+  const union weft_cluster_fields *f = &cluster->f;
   const double peak[] = { [WEFT_FP32] = f->gpu_fp32_spec,
                           [WEFT_BF16] = f->gpu_bf16_spec,
                           [WEFT_FP16] = f->gpu_bf16_spec,
                           [WEFT_FP8] = f->gpu_fp8_spec };
   return peak[weft_job_linear_dtype (job)];
+}
+
+double
+weft_report_printed_peak (const struct weft_job *job)
+{
+  const struct weft_cluster *c = &job->cluster;
+  double sum = 0;
+
+  if (!weft_cluster_is_mixed (c))
+    return peak_of (job, c);
+  for (uint32_t node = 0; node < c->n_nodes; node++)
+    sum += peak_of (job, weft_cluster_of_kind (c, c->groups->kind_of[node]));
+  return sum / c->n_nodes;
 }
 
 static double
@@ -267,8 +281,9 @@ weft_report_part_bytes (const struct weft_report_role *role, int part)
 static void
 fill_memory (weft_report *r)
 {
-  r->capacity_bytes = (uint64_t) weft_plan_capacity (&r->plan->job);
-  r->peak_bytes = weft_plan_worst_bytes (r->plan);
+  uint32_t tightest = weft_plan_tightest (r->plan);
+  r->capacity_bytes = (uint64_t) weft_plan_role_capacity (r->plan, tightest);
+  r->peak_bytes = weft_plan_peak_bytes (r->plan, tightest);
   r->host_capacity_bytes = (uint64_t) r->plan->job.cluster.f.node_host_memory;
   r->host_bytes = weft_plan_host_bytes (r->plan);
   r->fits = weft_plan_fits (r->plan);

@@ -100,6 +100,7 @@ typedef struct weft_report {
   struct weft_report_overlap overlap;
   /* indexed by lane; the elements of lanes gpu and host stay empty */
   struct weft_report_axis axis[WEFT_N_LANE];
+  /* of the role whose memory comes nearest to its limit (weft_plan_tightest) */
   uint64_t capacity_bytes, peak_bytes;
   /* bytes of host memory of a node; planned host bytes of all ranks on the fullest node */
   uint64_t host_capacity_bytes, host_bytes;
@@ -123,7 +124,7 @@ void weft_report_add_startup (weft_report *report, const weft_plan *startup,
                               const weft_timeline *timeline);
 
 /* Dense peak of one GPU that the vendor prints for the dtype of the matmuls: the denominator of
- * MFU. */
+ * MFU. On several kinds of nodes, the mean of all GPUs. */
 double weft_report_printed_peak (const struct weft_job *job);
 
 /* ANSI codes of the colours in text bars. */

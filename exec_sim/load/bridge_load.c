@@ -19,6 +19,9 @@
       uint64_t tag),                                                                               \
      (bytes, links, n_links, most, latency, tag))                                                  \
   X (after, void, (double delay, uint64_t tag), (delay, tag))                                      \
+  X (meter, uint32_t, (const double *watts, uint32_t n_watts), (watts, n_watts))                   \
+  X (meter_set, void, (uint32_t meter, uint32_t state), (meter, state))                            \
+  X (meter_joules, double, (uint32_t meter), (meter))                                              \
   X (now, double, (void), ())                                                                      \
   X (run, gboolean, (GError * *error), (error))                                                    \
   X (close, void, (void), ())                                                                      \

@@ -609,6 +609,37 @@ a_flow_that_is_too_large_for_simgrid_is_a_failed_run (void **state)
   diary_close (d);
 }
 
+/* Watts of the meters of the tests. */
+static const double watts[] = { 100, 300, 700.5 };
+
+static void
+switch_meter (void *user, uint64_t tag)
+{
+  (void) user;
+  if (tag != 9)
+    weft_bridge_meter_set ((uint32_t) tag / 4, tag % 4);
+}
+
+/* Two meters, of which one changes after 2 s and 5 s, beside a flow of 10 s. Twice in one process:
+ * the second simulation begins at date 0 again. */
+static void
+meters_sum_watts_times_seconds (void **state)
+{
+  (void) state;
+  for (int again = 0; again < 2; again++) {
+    begin (switch_meter, NULL);
+    uint32_t link = weft_bridge_link (PORT), one = weft_bridge_meter (watts, 3),
+             other = weft_bridge_meter (watts, 3);
+    weft_bridge_flow (10 * PORT, &link, 1, 0, 9);
+    weft_bridge_after (2, 4 * one + 2);
+    weft_bridge_after (5, 4 * one + 1);
+    run ();
+    assert_near (weft_bridge_meter_joules (one), 2 * 100 + 3 * 700.5 + 5 * 300);
+    assert_near (weft_bridge_meter_joules (other), 1000);
+    weft_bridge_close ();
+  }
+}
+
 static void
 ctrl_c_stays_ours (void **state)
 {
@@ -655,6 +686,7 @@ static const struct CMUnitTest tests[] = {
   cmocka_unit_test (a_closed_simulation_is_never_heard_again),
   cmocka_unit_test (only_one_simulation_is_open_at_a_time),
   cmocka_unit_test (a_flow_that_is_too_large_for_simgrid_is_a_failed_run),
+  cmocka_unit_test (meters_sum_watts_times_seconds),
   cmocka_unit_test (ctrl_c_stays_ours),
   cmocka_unit_test (the_version_is_that_of_the_library),
 };
