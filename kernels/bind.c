@@ -163,6 +163,7 @@ kernel_of (const weft_bind *b, uint32_t op)
                            .cp = place_of (b, row->kind),
                            .model = &plan->job.model,
                            .control = b->control,
+                           .train = &plan->job.train,
                            .draw = { .layer = row->layer },
                            .before = (uint32_t) -row->peer,
                            .canonical = plan->job.train.reduction_order == WEFT_ORDER_CANONICAL,
@@ -345,6 +346,20 @@ bind_stochastic (const weft_bind *b, const struct weft_kernel *all,
   }
 }
 
+enum { FIRST_SCALE = 6 }; /* number of the first of the two operands with scales of adam_8bit */
+
+/* Moves the scales of 8-bit moments to the first block of a parameter. Parameters and slices begin
+ * at multiples of a block. */
+static void
+advance_scales (struct weft_kernel *k, const struct weft_segment *segment)
+{
+  const struct weft_segment blocks = { .offset = segment->offset / WEFT_8BIT_BLOCK,
+                                       .n = (segment->n + WEFT_8BIT_BLOCK - 1) / WEFT_8BIT_BLOCK };
+
+  for (uint32_t i = FIRST_SCALE; i < FIRST_SCALE + 2 && k->kind == WEFT_OP_ADAM_8BIT; i++)
+    advance (&k->operand[i], &blocks);
+}
+
 /* Makes one kernel call for each parameter in the part of a flat buffer that the op works on. */
 static void
 bind_segments (const weft_bind *b, uint32_t op, uint64_t first, struct to to)
@@ -362,6 +377,7 @@ bind_segments (const weft_bind *b, uint32_t op, uint64_t first, struct to to)
     for (uint32_t i = 0; i < WEFT_MOST_OPERANDS; i++)
       if (bulk >> i & 1)
         advance (&k.operand[i], &b->segment[s]);
+    advance_scales (&k, &b->segment[s]);
     if (scaled)
       k.operand[1] = scale_of (b, param, k.operand[1]);
     k.decay = param->decay;
@@ -420,6 +436,56 @@ bind_repack (const weft_bind *b, uint32_t op, struct to to)
   }
 }
 
+/* Whether an op of Muon works on one parameter, which has the name and the layer of the op. */
+static gboolean
+is_of_matrix (enum weft_op_kind kind)
+{
+  return kind == WEFT_OP_MUON_TAKE || kind == WEFT_OP_MUON_NORMALISE ||
+         kind == WEFT_OP_MUON_UPDATE;
+}
+
+enum { BLOCK = 3 }; /* number of the dimension with the block of a parameter (ops of Muon) */
+
+static const struct weft_param *
+param_of (const weft_bind *b, const struct weft_op *row)
+{
+  const struct weft_param *param = b->p->param;
+
+  while (param->name != row->name || !is_of_unit (row, param))
+    param++;
+  return param;
+}
+
+/* Makes the call of an op of Muon on one parameter. Operands that are buffers of the optimizer
+ * begin at the parameter. */
+static void
+bind_matrix (const weft_bind *b, uint32_t op, struct to to)
+{
+  const struct weft_param *param = param_of (b, &b->p->op[op]);
+  struct weft_kernel k = kernel_of (b, op);
+  const struct weft_slice *slice = b->slice;
+
+  while (param->start < slice->first || param->start >= slice->first + slice->n)
+    slice++;
+  const struct weft_segment segment = { .offset = param->start - slice->first,
+                                        .n = param->rows * param->columns };
+  for (uint32_t i = 0; i < b->p->op[op + 1].uses - b->p->op[op].uses; i++) {
+    uint32_t buf = weft_bind_use (b, op, i)->buf;
+    if (buf == slice->grad || buf == slice->m || buf == slice->weight || buf == slice->master)
+      advance (&k.operand[i], &segment);
+  }
+  k.decay = param->decay;
+  k.matrix = (struct weft_matrix){ .rows = param->rows,
+                                   .columns = param->columns,
+                                   .tail = k.kind == WEFT_OP_MUON_TAKE || k.shape.dim[BLOCK] == 0
+                                               ? param->tail
+                                               : weft_param_tail (param, k.model),
+                                   .ways = param->ways,
+                                   .at = b->place[param->group].at,
+                                   .cut = param->cut };
+  to.call (to.user, &k);
+}
+
 void
 weft_bind_kernels (const weft_bind *b, uint32_t op, weft_bind_call call, void *user)
 {
@@ -433,6 +499,8 @@ weft_bind_kernels (const weft_bind *b, uint32_t op, weft_bind_call call, void *u
     bind_bucket_norm (b, op, to);
   } else if (kind == WEFT_OP_PACK || kind == WEFT_OP_UNPACK) {
     bind_repack (b, op, to);
+  } else if (is_of_matrix (kind)) {
+    bind_matrix (b, op, to);
   } else if (weft_op_info[kind].bulk && first_element (b, op, &first)) {
     bind_segments (b, op, first, to);
   } else {

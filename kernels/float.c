@@ -94,7 +94,10 @@ weft_floats (const void *data, enum weft_dtype dtype, uint64_t first, uint64_t n
 {
   if (dtype == WEFT_FP32)
     return (const float *) data + first;
-  if (dtype == WEFT_FP8)
+  if (dtype == WEFT_UINT8)
+    for (uint64_t i = 0; i < n; i++)
+      room[i] = ((const uint8_t *) data)[first + i];
+  else if (dtype == WEFT_FP8)
     widen_bytes (room, (const uint8_t *) data + first, n);
   else if (dtype == WEFT_E5M2)
     widen_e5m2 (room, (const uint8_t *) data + first, n);
@@ -108,7 +111,10 @@ weft_floats (const void *data, enum weft_dtype dtype, uint64_t first, uint64_t n
 void
 weft_store (void *data, enum weft_dtype dtype, uint64_t first, uint64_t n, const float *value)
 {
-  if (dtype == WEFT_FP8)
+  if (dtype == WEFT_UINT8)
+    for (uint64_t i = 0; i < n; i++)
+      ((uint8_t *) data)[first + i] = (uint8_t) value[i];
+  else if (dtype == WEFT_FP8)
     narrow_to_bytes ((uint8_t *) data + first, value, n);
   else if (dtype == WEFT_E5M2)
     narrow_to_e5m2 ((uint8_t *) data + first, value, n);

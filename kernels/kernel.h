@@ -18,7 +18,7 @@
  * A gradient operand that accumulates is updated once, at the end: old + new. */
 #pragma once
 #include "core/exec/control.h"
-#include "core/job/model.h"
+#include "core/job/job.h"
 #include "core/program/op.h"
 #include "core/base/zigzag.h"
 #include <glib.h>
@@ -47,6 +47,14 @@ struct weft_whole {
   uint64_t start, columns, stride, offset;
 };
 
+/* The parameter of an op of Muon, as one tensor parallel rank has it. `ways` ranks divide its rows
+ * or its columns (enum weft_cut); this rank has part number `at`. tail: as in struct weft_param. */
+struct weft_matrix {
+  uint64_t rows, columns, tail;
+  uint32_t ways, at;
+  uint8_t cut;
+};
+
 struct weft_kernel {
   enum weft_op_kind kind;
   struct weft_shape shape;
@@ -57,6 +65,7 @@ struct weft_kernel {
    * length */
   const union weft_model *model;
   const struct weft_control *control; /* parameters of the step: Adam, clipping, loss scale */
+  const union weft_train *train; /* settings of the job that only kernels of Muon read */
   /* In ring attention: the keys come from the rank this many places before this rank. In
    * join_sequence: 1 if slice j came from the rank j places before this rank; 0 if slice j came
    * from rank j. */
@@ -69,7 +78,8 @@ struct weft_kernel {
    * the library only if it is faster than Weft's kernel; deterministic: use the library's
    * deterministic mode */
   gboolean fused, quicker, deterministic;
-  gboolean decay;                         /* only for adam: apply weight decay */
+  gboolean decay; /* only for updates of the optimizer: apply weight decay */
+  struct weft_matrix matrix; /* only for ops of Muon on one parameter */
   /* operands of the op, in the order of core/ops.def */
   struct weft_operand operand[WEFT_MOST_OPERANDS];
 };

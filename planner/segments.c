@@ -1,5 +1,6 @@
 #include "planner/segments.h"
 #include "core/job/pipeline.h"
+#include "core/program/segment.h"
 #include "planner/shorten.h"
 #include <math.h>
 #include <string.h>
@@ -339,8 +340,10 @@ is_held (const struct weft_job *job, const weft_program *p, const struct weft_bu
   return !job->stack.live_memory || weft_allocator_holds (job, p, b);
 }
 
+/* Bytes of optimizer state of an element of a parameter: the mean over all parameters of the
+ * stage. */
 static double
-optimizer_bytes (const struct weft_job *job, const weft_program *p)
+mean_optimizer_bytes (const struct weft_job *job, const weft_program *p)
 {
   double bytes = 0, elements = 0;
 
@@ -351,6 +354,34 @@ optimizer_bytes (const struct weft_job *job, const weft_program *p)
   for (uint32_t i = 0; i < p->n_param; i++)
     elements += p->param[i].frozen ? 0 : (double) (p->param[i].rows * p->param[i].columns);
   return elements > 0 ? bytes / elements : 0;
+}
+
+/* The optimizer state of a stage: its slices, and the mean bytes of an element. */
+struct optimizer_state {
+  struct weft_slice *slice;
+  uint32_t n;
+  double mean;
+};
+
+/* Bytes of optimizer state of an element of a parameter. The update rules of some optimizers keep
+ * other state for matrices of layers or for small tensors. */
+static double
+optimizer_bytes (const struct weft_job *job, const weft_program *p,
+                 const struct optimizer_state *o, const struct weft_param *param)
+{
+  const struct weft_slice *slice = o->slice;
+
+  for (uint32_t i = 0; job->train.optimizer != WEFT_ADAM && i < o->n; i++) {
+    const uint32_t state[] = { slice[i].master, slice[i].m, slice[i].v, slice[i].m_scale,
+                               slice[i].v_scale };
+    double bytes = 0;
+    if (param->start < slice[i].first || param->start >= slice[i].first + slice[i].n)
+      continue;
+    for (unsigned k = 0; k < G_N_ELEMENTS (state); k++)
+      bytes += state[k] == WEFT_NO_BUF ? 0 : (double) p->buf[state[k]].bytes;
+    return bytes / (double) slice[i].n;
+  }
+  return o->mean;
 }
 
 static double
@@ -364,11 +395,13 @@ bytes_of (const struct weft_job *job, const weft_program *p, uint32_t buf)
 }
 
 static void
-measure_state (const struct weft_job *job, const weft_program *p, struct weft_segments *known)
+measure_state (const weft_plan *plan, const weft_program *p, struct weft_segments *known)
 {
-  double optimizer = optimizer_bytes (job, p);
+  const struct weft_job *job = &plan->job;
+  struct optimizer_state o = { .mean = mean_optimizer_bytes (job, p) };
   gboolean layers_seen = FALSE;
 
+  o.slice = weft_slices (p, &plan->mesh, 0, &o.n);
   for (uint32_t i = 0; i < p->n_param; i++) {
     const struct weft_param *param = &p->param[i];
     layers_seen = layers_seen || param->layer != WEFT_NO_LAYER;
@@ -378,8 +411,10 @@ measure_state (const struct weft_job *job, const weft_program *p, struct weft_se
     state[WEFT_STATE_WEIGHTS] += bytes_of (job, p, param->weight);
     state[WEFT_STATE_GRADIENTS] += bytes_of (job, p, param->grad);
     if (!param->frozen)
-      state[WEFT_STATE_OPTIMIZER] += optimizer * (double) (param->rows * param->columns);
+      state[WEFT_STATE_OPTIMIZER] += optimizer_bytes (job, p, &o, param) *
+                                     (double) (param->rows * param->columns);
   }
+  g_free (o.slice);
 }
 
 /* ---------------------------------------------------------------------- one stage */
@@ -487,7 +522,7 @@ measure_plan (const struct weft_job *job, struct weft_segments *known)
   }
   measure_kept (p, known);
   if (!weft_job_is_torch (job))
-    measure_state (job, p, known);
+    measure_state (known->plan, p, known);
 }
 
 /* Copies the segments of a short model to the layers that they stand for. */

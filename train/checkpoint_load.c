@@ -82,16 +82,29 @@ stored_open (const char *path, GError **error)
   return open_files (s, error) ? g_steal_pointer (&s) : NULL;
 }
 
+/* Reads elements [first, first + n) of a chunk as floats. */
+static gboolean
+read_chunk (const stored *s, uint32_t chunk, uint64_t first, uint64_t n, float *out, GError **error)
+{
+  weft_safetensors *file = s->files->pdata[weft_manifest_chunk (s->m, chunk)->file];
+  const uint8_t *bytes = weft_safetensors_data (file, s->content[chunk]);
+
+  if (s->content[chunk]->type != WEFT_TENSOR_U8)
+    return weft_safetensors_floats (file, s->content[chunk], first, n, out, error);
+  for (uint64_t i = 0; i < n; i++)
+    out[i] = bytes[first + i];
+  return TRUE;
+}
+
 /* Checks that a run can continue from the values of a chunk (weft_checkpoint_accepts()). */
 static gboolean
 check_values (const stored *s, uint32_t chunk, float *block, GError **error)
 {
   const struct weft_manifest_chunk *c = weft_manifest_chunk (s->m, chunk);
-  weft_safetensors *file = s->files->pdata[c->file];
 
   for (uint64_t first = 0, n; first < c->rows * c->columns; first += n) {
     n = MIN (BLOCK, c->rows * c->columns - first);
-    if (!weft_safetensors_floats (file, s->content[chunk], first, n, block, error))
+    if (!read_chunk (s, chunk, first, n, block, error))
       return FALSE;
     for (uint64_t i = 0; i < n; i++)
       if (!weft_checkpoint_accepts (c->kind, block[i]))
@@ -142,6 +155,12 @@ match_tensor (const stored *s, const struct weft_manifest_tensor *theirs,
                            s->path, theirs->name);
   if (ours->rows == theirs->rows && ours->columns == theirs->columns)
     return TRUE;
+  if (ours->scales)
+    return weft_bad_input (error,
+                           "%s: found %" G_GUINT64_FORMAT " scales of 8-bit moments in %s, wanted "
+                           "%" G_GUINT64_FORMAT ": they resume with the number of tensor and "
+                           "expert parallel ranks that saved them",
+                           s->path, theirs->rows, ours->name, ours->rows);
   return weft_bad_input (
       error,
       "%s: of another model: found %s as %" G_GUINT64_FORMAT " x %" G_GUINT64_FORMAT
@@ -160,6 +179,13 @@ index_names (const weft_state *state)
   return places;
 }
 
+static gboolean
+has_scale_name (const char *name)
+{
+  return g_str_has_suffix (name, WEFT_ABSMAX_SUFFIX "1") ||
+         g_str_has_suffix (name, WEFT_ABSMAX_SUFFIX "2");
+}
+
 /* For each tensor of the checkpoint, the index of the job's tensor or NOT_OURS. NULL with an error
  * if the checkpoint is of another model. The caller frees the array. */
 static uint32_t *
@@ -173,7 +199,7 @@ match_tensors (const stored *s, const weft_state *state, GError **error)
     const struct weft_manifest_tensor *t = weft_manifest_tensor (s->m, i);
     gboolean known = g_hash_table_lookup_extended (places, t->name, NULL, &place);
     ours[i] = known ? GPOINTER_TO_UINT (place) : NOT_OURS;
-    if (!known && g_str_has_suffix (t->name, WEFT_AMAX_SUFFIX))
+    if (!known && (g_str_has_suffix (t->name, WEFT_AMAX_SUFFIX) || has_scale_name (t->name)))
       continue;
     if (!match_tensor (s, t, known ? weft_state_at (state, ours[i]) : NULL, error))
       return NULL;
@@ -181,7 +207,8 @@ match_tensors (const stored *s, const weft_state *state, GError **error)
   }
   for (uint32_t i = 0; i < weft_state_count (state); i++) {
     const char *name = weft_state_at (state, i)->name;
-    if (g_hash_table_contains (places, name) && !weft_state_at (state, i)->fp8_recipe) {
+    const struct weft_state_tensor *t = weft_state_at (state, i);
+    if (g_hash_table_contains (places, name) && !t->fp8_recipe && !t->scales) {
       weft_bad_input (error, "%s: of another model: found no tensor %s", s->path, name);
       return NULL;
     }
@@ -189,13 +216,66 @@ match_tensors (const stored *s, const weft_state *state, GError **error)
   return g_steal_pointer (&ours);
 }
 
+/* Kinds as text, for example "exp_avg and exp_avg_sq". The caller frees the text. */
+static char *
+list_kinds (uint32_t kinds)
+{
+  GString *out = g_string_new (NULL);
+
+  for (int kind = 0; kind < WEFT_N_STATE_KIND; kind++)
+    if (kinds >> kind & 1)
+      g_string_append_printf (out, "%s%s", out->len ? " and " : "", weft_state_kind_words[kind]);
+  return g_string_free (out, FALSE);
+}
+
+/* The state of the optimizer that a job keeps for a tensor, as bits 1 << kind. */
+static uint32_t
+kept_kinds (const weft_state *state, uint32_t tensor)
+{
+  uint32_t kinds = 0;
+
+  for (int kind = WEFT_STATE_MASTER + 1; kind < WEFT_STATE_GRAD; kind++)
+    kinds |= (uint32_t) (weft_state_keeps (state, tensor, kind) != 0) << kind;
+  return kinds;
+}
+
+/* Checks that the checkpoint has for each tensor of the job the state that its optimizer keeps. */
+static gboolean
+match_optimizer (const stored *s, const weft_state *state, const uint32_t *ours,
+                 const struct weft_job *job, GError **error)
+{
+  g_autofree uint32_t *found = g_new0 (uint32_t, weft_state_count (state));
+
+  for (uint32_t i = 0; i < s->m->chunks->len; i++) {
+    const struct weft_manifest_chunk *c = weft_manifest_chunk (s->m, i);
+    if (ours[c->tensor] != NOT_OURS)
+      found[ours[c->tensor]] |= 1u << c->kind;
+  }
+  for (uint32_t i = 0; i < weft_state_count (state); i++) {
+    const struct weft_state_tensor *t = weft_state_at (state, i);
+    uint32_t kept = kept_kinds (state, i), has = found[i] & ~(3u << WEFT_STATE_WEIGHT);
+    g_autofree char *wanted = list_kinds (kept), *there = list_kinds (has);
+    if (has != kept && !t->fp8_recipe)
+      return weft_bad_input (error,
+                             "%s: of another optimizer: found %s of %s, wanted %s (optimizer = %s)",
+                             s->path, has ? there : "no state", t->name, wanted,
+                             weft_optimizer_words[job->train.optimizer]);
+    if (t->scales && !found[i])
+      return weft_bad_input (error, "%s: found no tensor %s", s->path, t->name);
+  }
+  return TRUE;
+}
+
 static uint32_t *
 match (const stored *s, const weft_state *state, const struct weft_job *job, GError **error)
 {
-  g_autofree char *wanted = weft_manifest_model (&job->model);
+  g_autofree char *wanted = weft_manifest_model (job);
   uint32_t *ours = match_tensors (s, state, error);
+  gboolean older;
 
-  if (!ours || g_str_equal (s->m->model, wanted))
+  if (ours && !match_optimizer (s, state, ours, job, error))
+    g_clear_pointer (&ours, g_free);
+  if (!ours || weft_manifest_fits (s->m->model, wanted, &older))
     return ours;
   weft_bad_input (error, "%s: of another model: found %s; wanted %s", s->path, s->m->model, wanted);
   g_free (ours);
@@ -223,8 +303,7 @@ write_elements (const stored *s, uint32_t chunk, const struct target *to, uint64
   for (uint64_t done = 0, few; done < n; done += few) {
     few = MIN (n - done, BLOCK);
     if (!weft_state_go_on (to->state, error) ||
-        !weft_safetensors_floats (s->files->pdata[c->file], s->content[chunk], from + done, few,
-                                  to->block, error))
+        !read_chunk (s, chunk, from + done, few, to->block, error))
       return FALSE;
     weft_state_write (to->state, to->tensor, c->kind, first + done, few, to->block);
     if (to->derive && c->kind == WEFT_STATE_MASTER)
@@ -338,6 +417,16 @@ struct load {
   GString *notes;
 };
 
+static void
+note_alpha (const struct load *l, const stored *s)
+{
+  g_autofree char *wanted = weft_manifest_model (l->job);
+  gboolean older;
+
+  if (weft_manifest_fits (s->m->model, wanted, &older) && older)
+    note (l->notes, "an older checkpoint, which does not say its lora_alpha: it was not compared");
+}
+
 /* Loads one checkpoint. *damaged, after an error: TRUE if the checkpoint is damaged, so that an
  * older one may still load; FALSE if the checkpoint is of another model. */
 static gboolean
@@ -354,6 +443,7 @@ load_one (const struct load *l, const char *path, gboolean *damaged, GError **er
     return FALSE;
   *l->progress = s->m->progress;
   note_schema (l->notes, s);
+  note_alpha (l, s);
   return TRUE;
 }
 

@@ -75,6 +75,13 @@ file_of (weft_manifest *m, GArray *rows, uint32_t row)
   return m->files->len - 1;
 }
 
+/* The type of the elements of a kind, except of weights. */
+static enum weft_tensor_type
+type_of (enum weft_state_kind kind)
+{
+  return weft_manifest_is_bytes (kind) ? WEFT_TENSOR_U8 : WEFT_TENSOR_F32;
+}
+
 static void
 plan_tensor (weft_manifest *m, const weft_state *state, uint32_t tensor, GArray *rows)
 {
@@ -85,10 +92,10 @@ plan_tensor (weft_manifest *m, const weft_state *state, uint32_t tensor, GArray 
   enum weft_tensor_type type = dtype == WEFT_FP16 ? WEFT_TENSOR_F16 : WEFT_TENSOR_BF16;
 
   for (int kind = rounded ? WEFT_STATE_WEIGHT : WEFT_STATE_MASTER; kind < WEFT_STATE_GRAD; kind++)
-    for (uint32_t i = 0; i < n_runs; i++) {
+    for (uint32_t i = 0; i < n_runs && weft_state_keeps (state, tensor, kind); i++) {
       struct weft_manifest_chunk c = { .tensor = tensor,
                                        .kind = kind,
-                                       .type = kind == WEFT_STATE_WEIGHT ? type : WEFT_TENSOR_F32,
+                                       .type = kind == WEFT_STATE_WEIGHT ? type : type_of (kind),
                                        .file = file_of (m, rows, run[i].row) };
       add_chunks (m, c, &run[i]);
     }
@@ -101,7 +108,7 @@ plan (const weft_state *state, const struct weft_job *job, const struct weft_pro
   weft_manifest *m = weft_manifest_new ();
 
   m->progress = *progress;
-  m->model = weft_manifest_model (&job->model);
+  m->model = weft_manifest_model (job);
   m->job = weft_job_print (job);
   for (uint32_t i = 0; i < weft_state_count (state); i++) {
     const struct weft_state_tensor *t = weft_state_at (state, i);
@@ -124,7 +131,7 @@ declare (weft_safetensors_writer *w, const weft_manifest *m, const struct weft_m
 gboolean
 weft_checkpoint_accepts (enum weft_state_kind kind, float value)
 {
-  gboolean moment = kind == WEFT_STATE_EXP_AVG || kind == WEFT_STATE_EXP_AVG_SQ;
+  gboolean moment = kind > WEFT_STATE_MASTER && kind < WEFT_STATE_GRAD;
   return moment ? !isnan (value) : isfinite (value);
 }
 
@@ -156,7 +163,11 @@ write_run (struct save *s, weft_safetensors_writer *w, struct weft_manifest_chun
     if (!check_values (s, c, first, n, error))
       return FALSE;
     if (c->type != WEFT_TENSOR_F32) {
-      weft_store (s->raw, c->type == WEFT_TENSOR_F16 ? WEFT_FP16 : WEFT_BF16, 0, n, s->block);
+      weft_store (s->raw,
+                  c->type == WEFT_TENSOR_U8    ? WEFT_UINT8
+                  : c->type == WEFT_TENSOR_F16 ? WEFT_FP16
+                                               : WEFT_BF16,
+                  0, n, s->block);
       data = s->raw;
     }
     c->crc = weft_crc32c (&s->crc, c->crc, data, n * size);

@@ -117,11 +117,12 @@ add (float *block, uint64_t n, float shift)
 
 /* ------------------------------------------------------------------------- pieces */
 
-/* The pieces of a tensor of the model. Adapters and the state of an fp8 recipe have none. */
+/* The pieces of a tensor of the model. Adapters, the state of an fp8 recipe and scales of moments
+ * have none. */
 static GArray *
 model_pieces (const union weft_model *model, const struct weft_state_tensor *tensor, GError **error)
 {
-  return tensor->fp8_recipe || weft_peft_is_adapter (tensor)
+  return tensor->fp8_recipe || tensor->scales || weft_peft_is_adapter (tensor)
              ? g_array_new (FALSE, FALSE, sizeof (struct weft_hf_piece))
              : weft_hf_pieces (model, tensor, error);
 }

@@ -79,8 +79,10 @@ weft_manifest_chunk_name (const weft_manifest *m, const struct weft_manifest_chu
                           c->row, c->column);
 }
 
+#define LORA_ALPHA ", lora_alpha = "
+
 char *
-weft_manifest_model (const union weft_model *model)
+weft_manifest_model (const struct weft_job *job)
 {
   static const enum weft_model_field fields[] = {
     WEFT_MODEL_num_attention_heads, WEFT_MODEL_num_query_groups, WEFT_MODEL_kv_channels,
@@ -90,10 +92,21 @@ weft_manifest_model (const union weft_model *model)
 
   for (unsigned i = 0; i < G_N_ELEMENTS (fields); i++) {
     const struct weft_field *field = &weft_model_table.field[fields[i]];
-    g_autofree char *value = weft_field_print (field, model->at[fields[i]]);
+    g_autofree char *value = weft_field_print (field, job->model.at[fields[i]]);
     g_string_append_printf (out, "%s%s = %s", i ? ", " : "", field->name, value);
   }
+  if (job->train.lora_dim > 0)
+    g_string_append_printf (out, LORA_ALPHA "%" G_GINT64_FORMAT, job->train.lora_alpha);
   return g_string_free (out, FALSE);
+}
+
+gboolean
+weft_manifest_fits (const char *found, const char *wanted, gboolean *older)
+{
+  const char *alpha = strstr (wanted, LORA_ALPHA);
+
+  *older = alpha && strlen (found) == (gsize) (alpha - wanted) && g_str_has_prefix (wanted, found);
+  return *older || g_str_equal (found, wanted);
 }
 
 /* ----------------------------------------------------------------------- printing */

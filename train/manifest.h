@@ -14,8 +14,9 @@
  * Schema 1 had neither data_file nor the checksum of the manifest. Such manifests are still read.
  *
  * A chunk is a rectangle of a tensor, row-major. weft_manifest_parse() accepts a manifest only if
- * its chunks cover each element of each tensor exactly once for the kinds master, exp_avg and
- * exp_avg_sq, and exactly once or not at all for the other kinds. */
+ * its chunks cover each element of each tensor exactly once for the kind master, and exactly once
+ * or not at all for the other kinds. A tensor has the kinds that its optimizer keeps (exp_avg and
+ * exp_avg_sq; momentum_buffer; state1 and state2); loading compares them with those of the job. */
 #pragma once
 #include "train/checkpoint.h"
 #include "train/safetensors.h"
@@ -32,7 +33,8 @@
 struct weft_manifest_chunk {
   uint32_t tensor;            /* index of the chunk's tensor in weft_manifest.tensors */
   enum weft_state_kind kind;  /* any kind except WEFT_STATE_GRAD */
-  enum weft_tensor_type type; /* type of the elements: F32; for weights also BF16 or F16 */
+  /* type of the elements: F32; for weights also BF16 or F16; for state1 and state2 U8 */
+  enum weft_tensor_type type;
   uint64_t file;              /* index of the shard file in weft_manifest.files */
   uint64_t offset;            /* position in the data section of the shard file, in bytes */
   uint64_t row, column, rows, columns;
@@ -90,10 +92,21 @@ weft_manifest_chunk_bytes (const struct weft_manifest_chunk *c)
  * name. */
 char *weft_manifest_chunk_name (const weft_manifest *m, const struct weft_manifest_chunk *c);
 
-/* The model settings that must match on resume and that tensor shapes do not determine (heads and
- * query groups, activation, norm, positions), as text: "num_attention_heads = 8, ...". The caller
- * frees the text. */
-char *weft_manifest_model (const union weft_model *model);
+/* Whether the elements of a kind are bytes: codes of 8-bit moments. */
+static inline gboolean
+weft_manifest_is_bytes (enum weft_state_kind kind)
+{
+  return kind == WEFT_STATE_STATE1 || kind == WEFT_STATE_STATE2;
+}
+
+/* The settings that must match on resume and that tensor shapes do not determine (heads and query
+ * groups, activation, norm, positions; with LoRA lora_alpha), as text: "num_attention_heads = 8,
+ * ...". The caller frees the text. */
+char *weft_manifest_model (const struct weft_job *job);
+
+/* Whether a checkpoint with the text `found` fits a job with the text `wanted`. *older: the
+ * checkpoint is of an earlier version, which did not store lora_alpha. */
+gboolean weft_manifest_fits (const char *found, const char *wanted, gboolean *older);
 
 /* The manifest as JSON text, which weft_manifest_parse() reads back. The caller frees the text. */
 char *weft_manifest_print (const weft_manifest *m);

@@ -162,7 +162,10 @@ read_kind_and_type (JsonObject *object, struct weft_manifest_chunk *c, GError **
   c->type = type;
   if (kind == WEFT_STATE_GRAD)
     return weft_bad_input (error,
-                           "kind: found \"grad\", wanted weight, master, exp_avg or exp_avg_sq");
+                           "kind: found \"grad\", wanted weights or state of the optimizer");
+  if (weft_manifest_is_bytes (c->kind))
+    return type == WEFT_TENSOR_U8 || weft_bad_input (error, "type: found %s, wanted U8",
+                                                     weft_tensor_type_words[type]);
   if (type == WEFT_TENSOR_F32 ||
       ((type == WEFT_TENSOR_BF16 || type == WEFT_TENSOR_F16) && kind == WEFT_STATE_WEIGHT))
     return TRUE;
@@ -220,6 +223,19 @@ check_disjoint (const weft_manifest *m, const GPtrArray *chunks, GError **error)
   return TRUE;
 }
 
+/* Whether a tensor must have a kind: master; and a moment if it has the other one. `has`: its kinds
+ * as bits 1 << kind. */
+static gboolean
+is_required (uint32_t has, enum weft_state_kind kind)
+{
+  static const uint8_t partner[WEFT_N_STATE_KIND] = { [WEFT_STATE_EXP_AVG] = WEFT_STATE_EXP_AVG_SQ,
+                                                      [WEFT_STATE_EXP_AVG_SQ] = WEFT_STATE_EXP_AVG,
+                                                      [WEFT_STATE_STATE1] = WEFT_STATE_STATE2,
+                                                      [WEFT_STATE_STATE2] = WEFT_STATE_STATE1 };
+
+  return kind == WEFT_STATE_MASTER || (partner[kind] && (has >> partner[kind] & 1));
+}
+
 /* Checks that the chunks of one kind cover the last tensor: chunks do not overlap, and their sizes
  * add up to that of the tensor. `first` is the first chunk of the tensor. */
 static gboolean
@@ -228,16 +244,18 @@ check_cover (const weft_manifest *m, uint32_t first, enum weft_state_kind kind, 
   g_autoptr (GPtrArray) chunks = g_ptr_array_new ();
   const struct weft_manifest_tensor *t = weft_manifest_tensor (m, m->tensors->len - 1);
   uint64_t covered = 0;
+  uint32_t has = 0;
 
   for (uint32_t i = first; i < m->chunks->len; i++) {
     struct weft_manifest_chunk *c = weft_manifest_chunk (m, i);
+    has |= 1u << c->kind;
     if (c->kind != kind)
       continue;
     g_ptr_array_add (chunks, c);
     covered += c->rows * c->columns;
   }
   g_ptr_array_sort (chunks, compare_chunks);
-  if (kind == WEFT_STATE_WEIGHT && chunks->len == 0)
+  if (!is_required (has, kind) && chunks->len == 0)
     return TRUE;
   if (!check_disjoint (m, chunks, error))
     return FALSE;

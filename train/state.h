@@ -18,7 +18,14 @@
   X (WEFT_STATE_MASTER, "master", "fp32, what the optimizer updates; the weight where it is fp32") \
   X (WEFT_STATE_EXP_AVG, "exp_avg", "first moment")                                                \
   X (WEFT_STATE_EXP_AVG_SQ, "exp_avg_sq", "second moment")                                         \
+  X (WEFT_STATE_MOMENTUM, "momentum_buffer", "momentum of a matrix that Muon updates")             \
+  X (WEFT_STATE_STATE1, "state1", "8-bit codes of the first moment: 0 to 255")                     \
+  X (WEFT_STATE_STATE2, "state2", "8-bit codes of the second moment: 0 to 255")                    \
   X (WEFT_STATE_GRAD, "grad", "reduced gradient of the newest step, before clipping")
+/* Suffix of the names of tensors with scales of 8-bit moments, before 1 or 2: "absmax1" belongs to
+ * state1. The names are those of bitsandbytes. */
+#define WEFT_ABSMAX_SUFFIX ".absmax"
+
 enum weft_state_kind { WEFT_STATE_KIND_LIST (WEFT_WORD_ID) WEFT_N_STATE_KIND };
 extern const char *const weft_state_kind_words[];
 
@@ -31,6 +38,10 @@ struct weft_state_tensor {
   gboolean decay;
   gboolean frozen; /* no step changes the tensor; its moments and gradients are read as zeros */
   enum weft_dtype dtype; /* data type of the weight in memory, as kernels read it */
+  enum weft_optimizer rule; /* how the optimizer updates the tensor */
+  /* WEFT_STATE_STATE1 or WEFT_STATE_STATE2: the tensor has the scales of these codes, part by part
+   * of the tensor whose codes they are; it is 0 at first, and has no optimizer state. 0: others */
+  enum weft_state_kind scales;
   gboolean fp8_recipe; /* the tensor is state of the fp8 recipe (largest magnitudes), not a
                      * parameter: 0 after loading a checkpoint without this tensor; ignored in a
                      * checkpoint if this job does not have it */
@@ -62,6 +73,10 @@ gboolean weft_state_has (const weft_state *state, uint32_t row);
 /* The tensors in model order: embeddings, layers, final norm, head. */
 uint32_t weft_state_count (const weft_state *state);
 const struct weft_state_tensor *weft_state_at (const weft_state *state, uint32_t tensor);
+
+/* Whether a tensor has state of a kind. Other kinds are read as zeros, and writing them does
+ * nothing. Frozen tensors count as tensors of AdamW. */
+gboolean weft_state_keeps (const weft_state *state, uint32_t tensor, enum weft_state_kind kind);
 
 /* Whether all moments are zero, because nothing was written to them and no step has run since their
  * memory was allocated. */

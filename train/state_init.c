@@ -78,6 +78,8 @@ init_weights (weft_state *state, uint32_t tensor, uint64_t seed, int64_t layers,
   float value;
   double deviation = deviation_of (t, layers, &value);
 
+  if (t->scales) /* clear_moments() */
+    return;
   for (uint64_t first = 0; first < total; first += BLOCK) {
     uint64_t n = MIN (BLOCK, total - first);
     fill_block (&(struct weft_normals){ key, first, n, deviation }, value, block);
@@ -95,8 +97,9 @@ clear_moments (weft_state *state, uint32_t tensor, float *block)
   memset (block, 0, MIN (BLOCK, total) * sizeof *block);
   for (uint64_t first = 0; first < total; first += BLOCK) {
     uint64_t n = MIN (BLOCK, total - first);
-    weft_state_write (state, tensor, WEFT_STATE_EXP_AVG, first, n, block);
-    weft_state_write (state, tensor, WEFT_STATE_EXP_AVG_SQ, first, n, block);
+    for (int kind = WEFT_STATE_MASTER; kind < WEFT_STATE_GRAD; kind++)
+      if (kind > WEFT_STATE_MASTER || t->scales)
+        weft_state_write (state, tensor, kind, first, n, block);
   }
 }
 

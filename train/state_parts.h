@@ -1,7 +1,11 @@
-/* state_parts.h - the structs inside weft_state. Private to state.c and state_access.c. */
+/* state_parts.h - the structs inside weft_state. Private to state.c, state_make.c and
+ * state_access.c. */
 #pragma once
 #include "core/program/segment.h"
 #include "train/state.h"
+
+/* Number of elements that are converted at a time: 256 KiB as floats. */
+#define MOST_AT_ONCE 65536u
 
 /* The ranks that run one program (one pipeline stage) and have the same tensor-parallel or
  * expert-parallel part. They are a data-parallel group (for experts, an expert-data-parallel
@@ -27,6 +31,7 @@ struct piece {
 struct copy {
   const struct stage *stage;
   const struct weft_param *param;
+  enum weft_state_kind scales; /* as in struct weft_state_tensor */
   GArray *pieces; /* array of struct piece, ordered by first element */
 };
 
@@ -63,6 +68,7 @@ struct weft_state {
   uint32_t n_stage;
   struct stage *stage;
   GArray *tensors; /* struct tensor */
+  GPtrArray *scales; /* struct weft_param of tensors that are scales of 8-bit moments */
   void *raw;       /* room for MOST_AT_ONCE elements in the type of a buffer */
   weft_state_asked asked; /* function that weft_state_watch() has set, or NULL */
   void *user;
@@ -75,4 +81,17 @@ tensor_at (const weft_state *state, uint32_t tensor)
 {
   g_assert (tensor < state->tensors->len);
   return &g_array_index (state->tensors, struct tensor, tensor);
+}
+
+static inline struct copy *
+copy_at (const struct tensor *t, uint32_t copy)
+{
+  return &g_array_index (t->copies, struct copy, copy);
+}
+
+/* Number of elements of a rank's part of a parameter. */
+static inline uint64_t
+elements (const struct weft_param *param)
+{
+  return param->rows * param->columns;
 }

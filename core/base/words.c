@@ -25,6 +25,10 @@
   X (weft_algorithm_words, WEFT_ALGORITHM_LIST)                                                    \
   X (weft_reduction_order_words, WEFT_REDUCTION_ORDER_LIST)                                        \
   X (weft_optimizer_words, WEFT_OPTIMIZER_LIST)                                                    \
+  X (weft_muon_scale_words, WEFT_MUON_SCALE_LIST)                                                  \
+  X (weft_muon_precision_words, WEFT_MUON_PRECISION_LIST)                                          \
+  X (weft_muon_coefficient_words, WEFT_MUON_COEFFICIENT_LIST)                                      \
+  X (weft_muon_tp_words, WEFT_MUON_TP_LIST)                                                        \
   X (weft_flops_convention_words, WEFT_FLOPS_CONVENTION_LIST)                                      \
   X (weft_sharding_words, WEFT_SHARDING_LIST)                                                      \
   X (weft_distributed_words, WEFT_DISTRIBUTED_LIST)                                                \

@@ -194,9 +194,48 @@ extern const char *const weft_algorithm_words[];
 enum weft_reduction_order { WEFT_REDUCTION_ORDER_LIST (WEFT_WORD_ID) };
 extern const char *const weft_reduction_order_words[];
 
-#define WEFT_OPTIMIZER_LIST(X) X (WEFT_ADAM, "adam", "AdamW with fp32 moments")
+#define WEFT_OPTIMIZER_LIST(X)                                                                     \
+  X (WEFT_ADAM, "adam", "AdamW with fp32 moments")                                                 \
+  X (WEFT_ADAMW_8BIT, "adamw_8bit", "AdamW whose moments have 8 bits, with a scale per 256")       \
+  X (WEFT_MUON, "muon", "orthogonalised momentum for matrices of layers, AdamW for the rest")
 enum weft_optimizer { WEFT_OPTIMIZER_LIST (WEFT_WORD_ID) };
+
+/* Elements that share a scale of 8-bit moments (bitsandbytes optim/optimizer.py, blocksize; the
+ * paper, arXiv 2110.02861, has 2048). */
+#define WEFT_8BIT_BLOCK 256
 extern const char *const weft_optimizer_words[];
+
+/* Factors of the orthogonalised momentum of Muon, for a matrix of `out` rows and `in` columns
+ * (NVIDIA Emerging-Optimizers, muon.py, get_muon_scale_factor). */
+#define WEFT_MUON_SCALE_LIST(X)                                                                    \
+  X (WEFT_MUON_SPECTRAL, "spectral", "sqrt (max (out, in)), Moonshot AI's (arXiv 2502.16982)")     \
+  X (WEFT_MUON_UNIT_RMS_NORM, "unit_rms_norm", "sqrt (out / in), Scion's (arXiv 2502.07529)")      \
+  X (WEFT_MUON_SHAPE_SCALING, "shape_scaling", "sqrt (max (1, out / in)), Keller Jordan's")
+enum weft_muon_scale { WEFT_MUON_SCALE_LIST (WEFT_WORD_ID) };
+extern const char *const weft_muon_scale_words[];
+
+/* Precision of the products of Muon (torch.set_float32_matmul_precision). */
+#define WEFT_MUON_PRECISION_LIST(X)                                                                \
+  X (WEFT_MUON_MEDIUM, "medium", "matrices and results in bf16")                                   \
+  X (WEFT_MUON_HIGHEST, "highest", "matrices and results in fp32")
+enum weft_muon_precision { WEFT_MUON_PRECISION_LIST (WEFT_WORD_ID) };
+extern const char *const weft_muon_precision_words[];
+
+/* Coefficients of the Newton-Schulz steps of Muon; the numbers are in kernels/muon.c. */
+#define WEFT_MUON_COEFFICIENT_LIST(X)                                                              \
+  X (WEFT_MUON_SIMPLE, "simple", "Keller Jordan's, the same in every step")                        \
+  X (WEFT_MUON_QUINTIC, "quintic", "five steps that modded-nanogpt tuned, repeated as a cycle")    \
+  X (WEFT_MUON_POLAR_EXPRESS, "polar_express", "arXiv 2505.16932; the last step repeats")          \
+  X (WEFT_MUON_CANS, "cans", "arXiv 2506.10935; the last step repeats")                            \
+  X (WEFT_MUON_AOL, "aol", "four steps of Flash Newton-Schulz, repeated as a cycle")
+enum weft_muon_coefficient { WEFT_MUON_COEFFICIENT_LIST (WEFT_WORD_ID) WEFT_N_MUON_COEFFICIENT };
+extern const char *const weft_muon_coefficient_words[];
+
+#define WEFT_MUON_TP_LIST(X)                                                                       \
+  X (WEFT_MUON_DUPLICATED, "duplicated", "every tensor parallel rank has the whole matrix")        \
+  X (WEFT_MUON_BLOCKWISE, "blockwise", "every rank orthogonalises its own part")
+enum weft_muon_tp { WEFT_MUON_TP_LIST (WEFT_WORD_ID) };
+extern const char *const weft_muon_tp_words[];
 
 #define WEFT_FLOPS_CONVENTION_LIST(X)                                                              \
   X (WEFT_COUNT_CAUSAL, "causal", "only pairs that the mask leaves: about half of attention")      \

@@ -58,6 +58,27 @@ spreads_experts (const struct weft_job *j)
                                      weft_job_expert_tp (j) != S (tensor_model_parallel_size));
 }
 
+static gboolean
+orthogonalises (const struct weft_job *j)
+{
+  return T (optimizer) == WEFT_MUON;
+}
+
+static gboolean
+has_8bit (const struct weft_job *j)
+{
+  return T (optimizer) == WEFT_ADAMW_8BIT;
+}
+
+static gboolean
+sets_muon (const struct weft_job *j)
+{
+  for (int i = WEFT_TRAIN_muon_momentum; i <= WEFT_TRAIN_muon_tp_mode; i++)
+    if (j->train_set[i])
+      return TRUE;
+  return FALSE;
+}
+
 static int64_t
 expert_replicas (const struct weft_job *j)
 {

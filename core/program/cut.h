@@ -9,6 +9,7 @@
  *             and divide each block by rows or columns; the next `inner` ranks have the next
  *             experts */
 #pragma once
+#include "core/job/model.h"
 #include "core/program/program.h"
 
 /* A run of n consecutive elements. The first of them has index `at` in a rank's part of the tensor
@@ -26,6 +27,14 @@ gboolean weft_cut_run (const struct weft_param *param, uint32_t place, uint64_t 
  * of->first, of->n of the whole tensor. */
 void weft_cut_narrow (const struct weft_param *param, uint32_t place,
                       const struct weft_cut_run *of, uint64_t *at, uint64_t *end);
+
+/* Rows of the keys, as many as rows of the values, in a part of [q | k | v]. The parameter has a
+ * tail only if ranks divide it. */
+static inline uint64_t
+weft_param_tail (const struct weft_param *param, const union weft_model *model)
+{
+  return param->tail ? param->tail : (uint64_t) (model->num_query_groups * model->kv_channels);
+}
 
 /* Number of elements of the whole tensor. */
 static inline uint64_t

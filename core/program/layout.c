@@ -96,15 +96,30 @@ ranks_of (const struct weft_layout_rule *rule, const struct weft_layout *layout,
   return rule->group;
 }
 
+/* Elements that share a scale of 8-bit moments in a flat buffer; 1: no such elements. */
+static uint64_t
+block_of (const struct weft_layout *layout, const struct weft_layout_param *param, uint32_t buffer)
+{
+  for (uint32_t q = 0; q < layout->n_param; q++)
+    if (param[q].buffer == buffer && param[q].block)
+      return param[q].block;
+  return 1;
+}
+
 static void
 lay_reversed (struct weft_layout *layout, struct cursor *c, const struct weft_layout_rule *rule,
               const struct weft_layout_param *param, uint32_t buffer)
 {
-  uint64_t align = rule->sharded ? 64 : 1, end = c->bucket_start;
+  uint64_t block = block_of (layout, param, buffer), end = c->bucket_start;
+  uint64_t align = MAX (rule->sharded ? 64 : 1, block);
 
-  if (rule->sharded)
-    c->divisor =
-        lcm (lcm (ranks_of (rule, layout, param, buffer), 128), rule->high_busbw ? 65536 : 1);
+  /* the previous flat buffer need not end at a multiple of a block */
+  c->bucket_start = end = round_up (end, block);
+  c->divisor = block;
+  if (rule->sharded) {
+    uint64_t ranks = ranks_of (rule, layout, param, buffer);
+    c->divisor = lcm (lcm (ranks * block, 128), rule->high_busbw ? 65536 : 1);
+  }
   for (uint32_t q = layout->n_param; q-- > 0;) {
     gboolean own = param[q].shared_embedding && rule->sharded;
     uint64_t start = round_up (end, align);
@@ -193,7 +208,7 @@ name_groups (struct weft_layout *l, const struct weft_layout_launch *how, uint32
 
   for (uint32_t k = 0; k < l->n_bucket; k++) {
     gboolean alone = how->launch == WEFT_LAUNCH_EACH ||
-                     (how->launch == WEFT_LAUNCH_BYTES && l->bucket[k].buffer == how->bytes);
+                     (how->launch == WEFT_LAUNCH_APART && l->bucket[k].buffer == how->apart);
     if (l->bucket[k].chunk != chunk)
       continue;
     any = 1;
@@ -260,7 +275,7 @@ weft_layout_group (struct weft_layout *l, const struct weft_layout_launch *how, 
       name_groups (l, &how[chunk], chunk);
   for (uint32_t chunk = 0; chunk < n_chunks; chunk++) {
     struct weft_layout_launch experts = how[chunk];
-    if (experts.launch == WEFT_LAUNCH_BYTES)
+    if (experts.launch == WEFT_LAUNCH_APART)
       experts.launch = WEFT_LAUNCH_EACH;
     name_groups (l, &experts, n_chunks + chunk);
   }

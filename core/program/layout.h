@@ -46,6 +46,9 @@ struct weft_layout_param {
   gboolean expert;
   /* number of ranks that reduce the tensor's gradient; 0: `group` of the layout rule */
   uint32_t ranks;
+  /* elements that share a scale of 8-bit moments: the tensor and every rank's slice of its bucket
+   * begin at a multiple; 0: none. The same for all tensors of a flat buffer */
+  uint32_t block;
 };
 
 struct weft_layout_place {
@@ -125,21 +128,21 @@ weft_layout_numel (const struct weft_layout *layout, uint32_t buffer)
 enum weft_bucket_launch {
   WEFT_LAUNCH_EACH, /* every bucket of the chunk is launched separately */
   WEFT_LAUNCH_ALL,  /* all buckets of the chunk are launched together */
-  /* every fp8 bucket (one byte per element) of the chunk is launched separately; all other buckets
-   * of the chunk are launched with its last fp8 bucket, because their tensors are spread over the
-   * chunk */
-  WEFT_LAUNCH_BYTES,
+  /* every bucket of one flat buffer of the chunk (`apart`) is launched separately; all other
+   * buckets of the chunk are launched with the last of them, because their tensors are spread over
+   * the chunk */
+  WEFT_LAUNCH_APART,
   /* one launch group for the dense buckets of each FSDP unit, one for the expert buckets of the
    * unit, and one for each bucket outside units; the launch groups are in the order of their first
    * tensors */
   WEFT_LAUNCH_UNITS,
 };
 
-/* How the buckets of one model chunk are combined. `bytes`: number of the flat fp8 buffer for
- * WEFT_LAUNCH_BYTES. */
+/* How the buckets of one model chunk are combined. `apart`: number of the flat buffer for
+ * WEFT_LAUNCH_APART. */
 struct weft_layout_launch {
   enum weft_bucket_launch launch;
-  uint32_t bytes;
+  uint32_t apart;
 };
 
 /* Assigns the buckets of a layout to launch groups. how[chunk] states how the buckets of a model

@@ -66,6 +66,18 @@ enum weft_drop_site {
  * keys and values. */
 enum weft_heads_taken { WEFT_HEADS_OWN, WEFT_HEADS_OF_GROUP, WEFT_HEADS_QUERIES };
 
+/* The rows of a parameter that ops of Muon cover: the whole matrix, or one of [q | k | v]
+ * (muon_split_qkv). Their dimension `block`. */
+enum weft_muon_block { WEFT_MUON_WHOLE, WEFT_MUON_QUERIES, WEFT_MUON_KEYS, WEFT_MUON_VALUES };
+
+/* Number of rows of such a block in a part of a parameter with `rows` rows. tail: as in struct
+ * weft_param (program.h). */
+static inline uint64_t
+weft_muon_rows (uint64_t rows, uint64_t tail, uint32_t block)
+{
+  return block == WEFT_MUON_WHOLE ? rows : block == WEFT_MUON_QUERIES ? rows - 2 * tail : tail;
+}
+
 /* The shape of an op. core/ops.def defines the order of the dimensions; unused dimensions are 0.
  * Ops with equal shapes share one row of the program, which has a few dozen rows. */
 struct weft_shape {

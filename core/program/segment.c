@@ -116,9 +116,16 @@ buffers_of (const weft_program *p, uint32_t op)
                               .master = use[3].buf,
                               .m = use[4].buf,
                               .v = use[5].buf,
+                              .m_scale = WEFT_NO_BUF,
+                              .v_scale = WEFT_NO_BUF,
                               .reduced = use[0].buf,
                               .copy = WEFT_NO_BUF };
 
+  if (p->op[op].kind == WEFT_OP_ADAM_8BIT) {
+    slice.rule = WEFT_ADAMW_8BIT;
+    slice.m_scale = use[6].buf;
+    slice.v_scale = use[7].buf;
+  }
   slice.n = p->buf[slice.m].bytes / weft_dtype_bytes (p->buf[slice.m].dtype);
   uint32_t back = p->op[op].lane == WEFT_LANE_HOST ? copy_back (p, op, slice.weight) : WEFT_NO_OP;
   if (back == WEFT_NO_OP)
@@ -128,6 +135,29 @@ buffers_of (const weft_program *p, uint32_t op)
   slice.weight = uses_of (p, back)[1].buf;
   slice.part = weft_op_shape (p, back)->dim[1];
   return slice;
+}
+
+/* The buffers of a bucket that Muon updates. `op` adds gradients to its momentum; the next
+ * muon_update writes weights of the bucket. */
+static struct weft_slice
+buffers_of_muon (const weft_program *p, uint32_t op)
+{
+  const struct weft_use *use = uses_of (p, op), *update = use;
+
+  for (uint32_t i = op + 1; update == use; i++)
+    if (p->op[i].kind == WEFT_OP_MUON_UPDATE)
+      update = uses_of (p, i);
+  return (struct weft_slice){ .grad = use[0].buf,
+                              .reduced = use[0].buf,
+                              .weight = update[2].buf,
+                              .master = update[3].buf,
+                              .m = use[2].buf,
+                              .v = WEFT_NO_BUF,
+                              .m_scale = WEFT_NO_BUF,
+                              .v_scale = WEFT_NO_BUF,
+                              .rule = WEFT_MUON,
+                              .copy = WEFT_NO_BUF,
+                              .n = p->buf[use[2].buf].bytes / weft_dtype_bytes (WEFT_FP32) };
 }
 
 /* Number of the optimizer slice that a rank owns. Slices of expert weights are divided among the
@@ -170,9 +200,10 @@ weft_slices (const weft_program *p, const struct weft_mesh *mesh, uint32_t rank,
   GArray *slices = g_array_new (FALSE, FALSE, sizeof (struct weft_slice));
 
   for (uint32_t op = 0, bucket = (uint32_t) -1; op < p->n_op; op++) {
-    if (p->op[op].kind != WEFT_OP_ADAM)
+    gboolean muon = p->op[op].kind == WEFT_OP_MUON_MOMENTUM;
+    if (!muon && p->op[op].kind != WEFT_OP_ADAM && p->op[op].kind != WEFT_OP_ADAM_8BIT)
       continue;
-    struct weft_slice slice = buffers_of (p, op);
+    struct weft_slice slice = (muon ? buffers_of_muon : buffers_of) (p, op);
     bucket += slice.part == 0;
     set_place (p, mesh, bucket, rank, &slice);
     g_array_append_val (slices, slice);

@@ -39,8 +39,12 @@ struct weft_slice {
   uint64_t first, n, flat;
   /* part: offset of the updated elements in the rank's slice of the bucket */
   uint64_t part;
-  /* numbers of the operands of the Adam op; master is WEFT_NO_BUF if the weights are fp32 */
+  /* numbers of the operands of the Adam op; master is WEFT_NO_BUF if the weights are fp32. With
+   * Muon, m is the momentum, and v is WEFT_NO_BUF */
   uint32_t grad, weight, master, m, v;
+  /* scales of 8-bit moments, one for each WEFT_8BIT_BLOCK elements; otherwise WEFT_NO_BUF */
+  uint32_t m_scale, v_scale;
+  enum weft_optimizer rule; /* the kind of the op that updates these elements */
   /* device buffer with the gradient of the whole slice if the host updates part of it; otherwise
    * equal to grad */
   uint32_t reduced;
@@ -48,7 +52,7 @@ struct weft_slice {
   uint32_t copy;
 };
 
-/* Returns the optimizer slices of one rank, one per Adam op, sorted by address. Sets *n to their
- * number. The caller frees the array with g_free(). */
+/* Returns the optimizer slices of one rank, one per Adam op or bucket of Muon, sorted by address.
+ * Sets *n to their number. The caller frees the array with g_free(). */
 struct weft_slice *weft_slices (const weft_program *p, const struct weft_mesh *mesh, uint32_t rank,
                                 uint32_t *n);

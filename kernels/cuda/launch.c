@@ -7,6 +7,7 @@
 
 weft_cuda_launcher *const weft_cuda_launchers[WEFT_N_OP] = {
 #define KERNEL(id, name, ...) [id] = weft_cuda_##name,
+#define CPU_KERNEL(...)
 #include "core/ops.def"
 };
 
@@ -150,6 +151,7 @@ weft_cuda_launch_all (enum weft_op_kind kind, const struct weft_cuda_launch *l, 
  * NULL for an op without WEFT_CUDA_SCRATCH(). */
 #define KERNEL(id, name, ...)                                                                      \
   __attribute__ ((weak)) uint64_t weft_cuda_scratch_##name (const struct weft_cuda_shape *s);
+#define CPU_KERNEL(...)
 #include "core/ops.def"
 
 uint64_t
@@ -157,6 +159,7 @@ weft_cuda_scratch (enum weft_op_kind kind, const struct weft_shape *shape)
 {
   static uint64_t (*const scratch[WEFT_N_OP]) (const struct weft_cuda_shape *s) = {
 #define KERNEL(id, name, ...) [id] = weft_cuda_scratch_##name,
+#define CPU_KERNEL(...)
 #include "core/ops.def"
   };
   struct weft_cuda_shape s = { .dtype = shape->dtype };

@@ -150,6 +150,7 @@ const char *weft_cuda_sort (const struct weft_cuda_launch *on, const int32_t *ke
 
 /* The launcher weft_cuda_WORD of every KERNEL row. */
 #define KERNEL(id, name, ...) const char *weft_cuda_##name (const struct weft_cuda_launch *l);
+#define CPU_KERNEL(...)
 #include "core/ops.def"
 
 /* WEFT_CUDA_SCRATCH (word, bytes) defines the bytes of scratch of an op, computed from the op's
@@ -162,6 +163,7 @@ struct weft_cuda_shape {
 
 #define KERNEL(id, name, ...)                                                                      \
   uint64_t weft_cuda_scratch_##name (const struct weft_cuda_shape *s);
+#define CPU_KERNEL(...)
 #include "core/ops.def"
 #define WEFT_CUDA_SCRATCH(word, bytes)                                                             \
   uint64_t weft_cuda_scratch_##word (const struct weft_cuda_shape *s)                              \

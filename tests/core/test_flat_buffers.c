@@ -76,18 +76,18 @@ every_buffer_is_laid_out_by_itself_and_buckets_are_numbered_through (void **stat
 }
 
 static void
-the_last_bucket_of_bytes_takes_all_other_buckets_along (void **state)
+the_last_bucket_that_is_apart_takes_all_other_buckets_along (void **state)
 {
   struct weft_layout_rule rule = { .threshold = 300, .group = 4, .sharded = TRUE };
   struct weft_layout l;
 
   (void) state;
   weft_layout_init (&l, &rule, model, G_N_ELEMENTS (model));
-  assert_groups (&l, WEFT_LAUNCH_BYTES, "2 | 0 1 3 | ");
+  assert_groups (&l, WEFT_LAUNCH_APART, "2 | 0 1 3 | ");
   weft_layout_release (&l);
   rule.threshold = WEFT_BUCKET_INFINITE;
   weft_layout_init (&l, &rule, model, G_N_ELEMENTS (model));
-  assert_groups (&l, WEFT_LAUNCH_BYTES, "0 1 2 | ");
+  assert_groups (&l, WEFT_LAUNCH_APART, "0 1 2 | ");
   weft_layout_release (&l);
 }
 
@@ -193,7 +193,7 @@ sums_at_the_owner_stay_by_themselves (void **state)
 
 static const struct CMUnitTest tests[] = {
   cmocka_unit_test (every_buffer_is_laid_out_by_itself_and_buckets_are_numbered_through),
-  cmocka_unit_test (the_last_bucket_of_bytes_takes_all_other_buckets_along),
+  cmocka_unit_test (the_last_bucket_that_is_apart_takes_all_other_buckets_along),
   cmocka_unit_test (the_buckets_of_a_unit_go_together_whatever_buffers_they_are_in),
   cmocka_unit_test (disable_bucketing_launches_all_buckets_as_one),
   cmocka_unit_test (a_launch_takes_as_long_as_one_collective_of_all_its_bytes),

@@ -15,7 +15,7 @@
 
 /* Ops whose shapes other tests draw: MoE ops, and those of test_fp8.c, test_fp8_kernels.c,
  * test_fp8_experts.c, test_context.c, test_unfused_attention.c, test_tensor_kernels.c,
- * test_latent.c. */
+ * test_latent.c, test_optimizer_kernels.c. */
 #define KERNEL_CASE_NOT_DRAWN                                                                      \
   "matmul_fp8 matmul_dgrad_fp8 fp8_matmul fp8_matmul_dgrad fp8_matmul_wgrad quantise "             \
   "quantise_delayed quantise_blocks transpose attention_part "                                     \
@@ -23,7 +23,8 @@
   "join_heads keep_piece scores softmax context context_bwd softmax_bwd scores_bwd dropout "       \
   "dropout_add dropout_bwd bias add_positions norm_dgrad norm_wgrad head_norm_dgrad "              \
   "head_norm_wgrad settle join_columns xent_max xent_part xent_end latent_split latent_split_bwd " \
-  "latent_join latent_join_bwd take_part take_heads put_heads"
+  "latent_join latent_join_bwd take_part take_heads put_heads adam_8bit muon_momentum "            \
+  "muon_take muon_normalise newton_schulz muon_update"
 
 enum { KERNEL_READS = 1, KERNEL_WRITES = 2, KERNEL_MAY_BE_ABSENT = 4 };
 

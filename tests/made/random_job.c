@@ -659,7 +659,7 @@ random_slots (GString *words, GRand *rand)
 static const struct extra {
   const char *word;
   uint32_t one_in;
-  const char *with[3], *without[5];
+  const char *with[3], *without[9];
 } extras[] = {
   { "use_te_rng_tracker=true", 12 },
   { "async_tensor_model_parallel_allreduce=true", 12 },
@@ -707,6 +707,19 @@ static const struct extra {
     { "use_megatron_fsdp", "distributed_config", "calculate_per_token_loss",
       "fp32_accumulation" } },
   { "pipeline_model_parallel_comm_backend=ucc", 6, { "pipeline_schedule" } },
+  { "optimizer=muon",
+    6,
+    { NULL },
+    { "distributed_config", "use_megatron_fsdp", "zero_dp_strategy", "use_distributed_optimizer",
+      "num_moe_experts", "cpu_offload", "fp8_param_gather", "precision=fp16" } },
+  { "muon_nesterov=true muon_split_qkv=false", 3, { "optimizer=muon" } },
+  { "muon_tp_mode=blockwise muon_fp32_matmul_prec=highest", 3,
+    { "optimizer=muon", "reduction_order=fast" } },
+  { "optimizer=adamw_8bit min_8bit_size=512",
+    6,
+    { NULL },
+    { "optimizer=muon", "distributed_config", "use_megatron_fsdp", "zero_dp_strategy",
+      "cpu_offload", "fp8_param_gather", "tensor_model_parallel_size=", "num_moe_experts" } },
   { "fused_loss=0", 4 },
   { "copies_gradients=1", 4 },
 };

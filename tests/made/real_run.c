@@ -45,8 +45,9 @@ run_steps (weft_exec *x, const struct real_run *run, struct weft_control *contro
   result->eval_loss = loss_of (x);
   result->weights =
       real_hash (state, WEFT_STATE_MASTER) ^ (real_hash (state, WEFT_STATE_WEIGHT) * 31);
-  result->moments =
-      real_hash (state, WEFT_STATE_EXP_AVG) ^ (real_hash (state, WEFT_STATE_EXP_AVG_SQ) * 31);
+  result->moments = 0;
+  for (int kind = WEFT_STATE_MASTER + 1; kind < WEFT_STATE_GRAD; kind++)
+    result->moments = result->moments * 31 ^ real_hash (state, kind);
   return TRUE;
 }
 

@@ -5,9 +5,9 @@
 #include "core/passes/optimizer/states.h"
 
 static uint32_t
-flat_state (struct weft_step *s, uint64_t elements, const char *name)
+flat_state (struct weft_step *s, enum weft_dtype dtype, uint64_t elements, const char *name)
 {
-  return (s->on_host ? weft_host_permanent : weft_step_permanent) (s, WEFT_BUF_OPTIMIZER, WEFT_FP32,
+  return (s->on_host ? weft_host_permanent : weft_step_permanent) (s, WEFT_BUF_OPTIMIZER, dtype,
                                                                    elements, name);
 }
 
@@ -38,12 +38,29 @@ device_slice (const struct weft_step *s, uint32_t k)
   return weft_optimizer_slice (s, k) - s->optimizer->n_host[k];
 }
 
-/* Filter for optimizer states that every bucket has. Always TRUE. */
 static gboolean
-every (const struct weft_step *s, uint32_t k)
+has_rule (const struct weft_step *s, uint32_t k, enum weft_optimizer rule)
 {
-  (void) s, (void) k;
-  return TRUE;
+  return weft_step_flat (s, k)->rule == rule;
+}
+
+/* Filters for optimizer states: whether bucket k has fp32 moments, 8-bit moments, or momentum. */
+static gboolean
+has_moments (const struct weft_step *s, uint32_t k)
+{
+  return has_rule (s, k, WEFT_ADAM);
+}
+
+static gboolean
+has_codes (const struct weft_step *s, uint32_t k)
+{
+  return has_rule (s, k, WEFT_ADAMW_8BIT);
+}
+
+static gboolean
+has_momentum (const struct weft_step *s, uint32_t k)
+{
+  return has_rule (s, k, WEFT_MUON);
 }
 
 /* Whether Adam updates fp32 weights. FALSE for Megatron-FSDP without preserve_fp32_weights: Adam
@@ -75,42 +92,81 @@ weft_optimizer_gradient_bytes (const struct weft_step *s, uint32_t grad)
   return s->job->stack.copies_gradients || dtype == WEFT_FP32 ? 0 : weft_dtype_bytes (dtype);
 }
 
-/* Creates one flat buffer for one optimizer state of all buckets that have this state (`wanted`),
- * and a view of it for each of these buckets. Other buckets have WEFT_NO_BUF. */
-static void
-add_state (struct weft_step *s, const char *name, uint32_t **view,
-           gboolean (*wanted) (const struct weft_step *s, uint32_t k))
+/* One optimizer state: name, type, number of elements that share a number of it, the array of its
+ * views, and the buckets that have it. */
+struct state {
+  const char *name;
+  enum weft_dtype dtype;
+  uint32_t share;
+  uint32_t *view;
+  gboolean (*wanted) (const struct weft_step *s, uint32_t k);
+};
+
+static uint64_t
+numbers_of (const struct weft_step *s, const struct state *state, uint32_t k)
 {
-  uint64_t total = 0, start = 0;
+  return state->wanted (s, k) ? device_slice (s, k) / state->share : 0;
+}
+
+/* Creates one flat buffer for one optimizer state of all buckets that have this state, and a view
+ * of it for each of these buckets. The views of other buckets stay as they are. */
+static void
+add_state (struct weft_step *s, struct state state)
+{
+  uint64_t total = 0, start = 0, size = weft_dtype_bytes (state.dtype);
   uint32_t flat = WEFT_NO_BUF;
 
-  *view = g_new (uint32_t, s->params->layout.n_bucket);
   for (uint32_t k = 0; k < s->params->layout.n_bucket; k++)
-    total += wanted (s, k) ? device_slice (s, k) : 0;
+    total += numbers_of (s, &state, k);
   if (total)
-    flat = flat_state (s, total, name);
+    flat = flat_state (s, state.dtype, total, state.name);
   for (uint32_t k = 0; k < s->params->layout.n_bucket; k++) {
-    uint64_t n = wanted (s, k) ? device_slice (s, k) : 0;
-    (*view)[k] = n ? weft_build_view (s->b, flat, start * 4, n * 4, name) : WEFT_NO_BUF;
+    uint64_t n = numbers_of (s, &state, k);
+    if (n)
+      state.view[k] = weft_build_view (s->b, flat, start * size, n * size, state.name);
     start += n;
   }
 }
 
-/* Creates the master weights and Adam's moments when they are first needed: at the end of the step,
- * or at the start of the step if weights are rounded from master weights at that point. */
+/* A row of views, one for each bucket, which no state has filled yet. */
+static uint32_t *
+no_views (const struct weft_step *s)
+{
+  uint32_t *view = g_new (uint32_t, s->params->layout.n_bucket);
+
+  for (uint32_t k = 0; k < s->params->layout.n_bucket; k++)
+    view[k] = WEFT_NO_BUF;
+  return view;
+}
+
+/* Creates the master weights and the state of the update rules when they are first needed: at the
+ * end of the step, or at the start of the step if weights are rounded from master weights at that
+ * point. 8-bit moments have the names that bitsandbytes gives them. */
 static void
 build_states (struct weft_step *s)
 {
   struct weft_optimizer_part *o = s->optimizer;
+  uint32_t **const views[] = { &o->master, &o->m, &o->v, &o->m_scale, &o->v_scale, &o->grad32 };
 
   if (o->master)
     return;
   o->n_host = g_new0 (uint64_t, s->params->layout.n_bucket);
   weft_host_optimizer_split (s);
-  add_state (s, "master", &o->master, is_narrow);
-  add_state (s, "exp_avg", &o->m, every);
-  add_state (s, "exp_avg_sq", &o->v, every);
-  add_state (s, WEFT_FP32_GRADIENTS, &o->grad32, weft_optimizer_copies_gradients);
+  for (size_t i = 0; i < G_N_ELEMENTS (views); i++)
+    *views[i] = no_views (s);
+  const struct state states[] = {
+    { "master", WEFT_FP32, 1, o->master, is_narrow },
+    { "exp_avg", WEFT_FP32, 1, o->m, has_moments },
+    { "exp_avg_sq", WEFT_FP32, 1, o->v, has_moments },
+    { "state1", WEFT_UINT8, 1, o->m, has_codes },
+    { "state2", WEFT_UINT8, 1, o->v, has_codes },
+    { "absmax1", WEFT_FP32, WEFT_8BIT_BLOCK, o->m_scale, has_codes },
+    { "absmax2", WEFT_FP32, WEFT_8BIT_BLOCK, o->v_scale, has_codes },
+    { "momentum_buffer", WEFT_FP32, 1, o->m, has_momentum },
+    { WEFT_FP32_GRADIENTS, WEFT_FP32, 1, o->grad32, weft_optimizer_copies_gradients },
+  };
+  for (size_t i = 0; i < G_N_ELEMENTS (states); i++)
+    add_state (s, states[i]);
 }
 
 void
@@ -136,6 +192,8 @@ weft_optimizer_end (struct weft_step *s)
   g_free (o->master);
   g_free (o->m);
   g_free (o->v);
+  g_free (o->m_scale);
+  g_free (o->v_scale);
   g_free (o->grad32);
   g_free (o->n_host);
   g_free (o);
@@ -455,26 +513,49 @@ clip (struct weft_step *s)
                         WEFT_R (s->scalars.found), WEFT_W (s->scalars.factor)));
 }
 
+/* The buffer of the clip factor that updates on the device read, or WEFT_NO_BUF. */
+static uint32_t
+factor_buffer (const struct weft_step *s)
+{
+  return s->on_host                 ? s->optimizer->host_factor
+         : weft_step_has_factor (s) ? s->scalars.factor
+                                    : WEFT_NO_BUF;
+}
+
+static void
+add_momentum (struct weft_step *s, uint32_t k)
+{
+  uint32_t grad = owned_grad (s, k);
+
+  weft_emit (s, WEFT_OP_MUON_MOMENTUM, "momentum",
+             WEFT_SHAPE (WEFT_FP32, device_slice (s, k), weft_optimizer_gradient_bytes (s, grad)),
+             WEFT_USES (WEFT_R (grad), WEFT_R (factor_buffer (s)), WEFT_RW (s->optimizer->m[k])));
+}
+
+/* Appends the first op of the update of bucket k: Adam is the only one. */
 static void
 update_bucket (struct weft_step *s, uint32_t k)
 {
-  uint32_t factor = s->on_host                 ? s->optimizer->host_factor
-                    : weft_step_has_factor (s) ? s->scalars.factor
-                                               : WEFT_NO_BUF;
   const struct weft_optimizer_part *o = s->optimizer;
   gboolean itself = s->weight_dtype != WEFT_FP32 && !updates_fp32 (s);
   gboolean later = weft_step_flat (s, k)->dtype == WEFT_FP8; /* fp8_weights.c */
   gboolean stochastic =
       itself && s->weight_dtype == WEFT_BF16 && s->job->train.bf16_stochastic_round;
   uint32_t grad = owned_grad (s, k);
+  const struct weft_use uses[] = { WEFT_R (grad), WEFT_R (factor_buffer (s)),
+                                   WEFT_RW (later ? WEFT_NO_BUF : weft_bucket_weights (s, k)),
+                                   WEFT_RW (o->master[k]), WEFT_RW (o->m[k]), WEFT_RW (o->v[k]),
+                                   WEFT_RW (o->m_scale[k]), WEFT_RW (o->v_scale[k]) };
+  gboolean codes = has_codes (s, k);
 
-  emit_at_state (
-      s, WEFT_OP_ADAM, "adam",
-      WEFT_SHAPE (later ? WEFT_FP32 : s->weight_dtype, device_slice (s, k), itself, stochastic,
-                  weft_optimizer_gradient_bytes (s, grad)),
-      WEFT_USES (WEFT_R (grad), WEFT_R (factor),
-                 WEFT_RW (later ? WEFT_NO_BUF : weft_bucket_weights (s, k)), WEFT_RW (o->master[k]),
-                 WEFT_RW (o->m[k]), WEFT_RW (o->v[k])));
+  if (has_momentum (s, k)) {
+    add_momentum (s, k);
+    return;
+  }
+  emit_at_state (s, codes ? WEFT_OP_ADAM_8BIT : WEFT_OP_ADAM, codes ? "adam_8bit" : "adam",
+                 WEFT_SHAPE (later ? WEFT_FP32 : s->weight_dtype, device_slice (s, k), itself,
+                             stochastic, weft_optimizer_gradient_bytes (s, grad)),
+                 uses, codes ? 8 : 6);
 }
 
 static void
@@ -489,6 +570,8 @@ update (struct weft_step *s, uint32_t tied, uint32_t tied_reduced)
     if (device_slice (s, k)) {
       update_bucket (s, k);
       wait_for_finalize (s, k, tied, tied_reduced);
+      if (has_momentum (s, k))
+        weft_muon_update (s, k, owned_grad (s, k), factor_buffer (s));
     }
     weft_host_optimizer_update (s, k);
   }

@@ -2,6 +2,7 @@
  * clip, Adam, all-gather of weights.
  *
  *   finish.c           the end of a step, in Megatron-Core's order
+ *   muon.c             Newton-Schulz iterations of Muon
  *   host_optimizer.c   optimizer_cpu_offload: the part of Adam that runs on the CPU */
 #pragma once
 #include "core/passes/emit/emit.h"

@@ -10,7 +10,8 @@ struct weft_optimizer_part {
   /* by bucket: buffer of fp32 master weights, or WEFT_NO_BUF; NULL until the optimizer states are
    * created */
   uint32_t *master;
-  uint32_t *m, *v; /* Adam's moments */
+  uint32_t *m, *v; /* Adam's moments, in fp32 or as codes of 8 bits; of Muon m, the momentum */
+  uint32_t *m_scale, *v_scale; /* scales of 8-bit moments, or WEFT_NO_BUF */
   /* by bucket: fp32 copy of gradients that are reduced in another dtype; WEFT_NO_BUF if they are
    * read as they are */
   uint32_t *grad32;
@@ -41,6 +42,10 @@ gboolean weft_optimizer_copies_gradients (const struct weft_step *s, uint32_t k)
 
 /* The dimension `gradient` of WEFT_OP_ADAM for gradients in buffer `grad`. */
 uint64_t weft_optimizer_gradient_bytes (const struct weft_step *s, uint32_t grad);
+
+/* muon.c: appends the update of bucket k by Muon, whose momentum has been computed. `grad`: the
+ * reduced gradients of the bucket; `factor`: the clip factor or WEFT_NO_BUF. */
+void weft_muon_update (struct weft_step *s, uint32_t k, uint32_t grad, uint32_t factor);
 
 /* Number of elements of bucket k whose optimizer state this rank stores. */
 uint64_t weft_optimizer_slice (const struct weft_step *s, uint32_t k);

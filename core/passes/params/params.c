@@ -382,6 +382,22 @@ weft_params_is_sharded_expert (const struct weft_step *s, uint32_t param)
   return weft_mesh_deals_experts (s->mesh) && weft_params_is_expert (s, param);
 }
 
+enum weft_optimizer
+weft_params_rule (const struct weft_step *s, uint32_t param)
+{
+  const struct weft_param *row = weft_param_at (s, param);
+  uint64_t large = (uint64_t) s->job->train.min_8bit_size;
+
+  switch (s->job->train.optimizer) {
+  case WEFT_MUON:
+    return row->layer != WEFT_NO_LAYER && row->columns > 1 ? WEFT_MUON : WEFT_ADAM;
+  case WEFT_ADAMW_8BIT:
+    return row->rows * row->columns >= large ? WEFT_ADAMW_8BIT : WEFT_ADAM;
+  default:
+    return WEFT_ADAM;
+  }
+}
+
 /* Returns the dtype in which the flat buffer stores a weight. */
 static enum weft_dtype
 storage (const struct weft_step *s, uint32_t param)
@@ -397,6 +413,7 @@ find_flat (struct weft_step *s, uint32_t param)
   struct weft_flat wanted = { .dtype = storage (s, param),
                               .grad_dtype = s->main_dtype,
                               .expert = weft_params_is_sharded_expert (s, param),
+                              .rule = weft_params_rule (s, param),
                               .weights = WEFT_NO_BUF,
                               .grads = WEFT_NO_BUF,
                               .chunk = weft_param_at (s, param)->chunk };
@@ -404,23 +421,26 @@ find_flat (struct weft_step *s, uint32_t param)
   for (uint32_t i = 0; i < s->params->flat->len; i++) {
     const struct weft_flat *flat = &g_array_index (s->params->flat, struct weft_flat, i);
     if (flat->dtype == wanted.dtype && flat->grad_dtype == wanted.grad_dtype &&
-        flat->expert == wanted.expert && flat->chunk == wanted.chunk)
+        flat->expert == wanted.expert && flat->rule == wanted.rule && flat->chunk == wanted.chunk)
       return i;
   }
   g_array_append_val (s->params->flat, wanted);
   return s->params->flat->len - 1;
 }
 
-/* Returns the index of a chunk's flat buffer of fp8 weights (one byte per element), or UINT32_MAX
- * if the chunk has none. */
+/* Returns the index of a chunk's flat buffer whose buckets have launches of their own while the
+ * chunk's other tensors are spread over its layers: fp8 weights, or the tensors that Muon or AdamW
+ * with 8-bit moments updates. UINT32_MAX if the chunk has none. */
 static uint32_t
-bytes_of (const struct weft_step *s, uint32_t chunk)
+apart_of (const struct weft_step *s, uint32_t chunk)
 {
-  for (uint32_t i = 0; i < s->params->flat->len; i++) {
-    const struct weft_flat *flat = &g_array_index (s->params->flat, struct weft_flat, i);
-    if (flat->chunk == chunk && !flat->expert && weft_dtype_bytes (flat->dtype) == 1)
-      return i;
-  }
+  for (int rule = 0; rule < 2; rule++)
+    for (uint32_t i = 0; i < s->params->flat->len; i++) {
+      const struct weft_flat *flat = &g_array_index (s->params->flat, struct weft_flat, i);
+      gboolean apart = rule ? flat->rule != WEFT_ADAM : weft_dtype_bytes (flat->dtype) == 1;
+      if (flat->chunk == chunk && !flat->expert && apart)
+        return i;
+    }
   return UINT32_MAX;
 }
 
@@ -438,7 +458,7 @@ launch_of (const struct weft_step *s, uint32_t chunk)
     return WEFT_LAUNCH_EACH;
   if (s->strategy->disable_bucketing || chunk > 0 || s->mesh->mirror)
     return WEFT_LAUNCH_ALL;
-  return bytes_of (s, chunk) != UINT32_MAX ? WEFT_LAUNCH_BYTES : WEFT_LAUNCH_EACH;
+  return apart_of (s, chunk) != UINT32_MAX ? WEFT_LAUNCH_APART : WEFT_LAUNCH_EACH;
 }
 
 static void
@@ -447,7 +467,7 @@ group_buckets (struct weft_step *s, const struct weft_layout_param *param)
   g_autofree struct weft_layout_launch *how = g_new (struct weft_layout_launch, s->n_chunks);
 
   for (uint32_t chunk = 0; chunk < s->n_chunks; chunk++)
-    how[chunk] = (struct weft_layout_launch){ launch_of (s, chunk), bytes_of (s, chunk) };
+    how[chunk] = (struct weft_layout_launch){ launch_of (s, chunk), apart_of (s, chunk) };
   weft_layout_group (&s->params->layout, how, s->n_chunks, param);
 }
 
@@ -511,6 +531,7 @@ lay_out (struct weft_step *s)
                                        .chunk = param->chunk,
                                        .buffer = find_flat (s, i),
                                        .expert = weft_params_is_sharded_expert (s, i) };
+    row->block = weft_params_rule (s, i) == WEFT_ADAMW_8BIT ? WEFT_8BIT_BLOCK : 0;
     if (row->expert && s->shard_optimizer)
       row->ranks = weft_mesh_expert_slots (s->mesh);
   }

@@ -165,6 +165,11 @@ struct weft_lora_pair weft_params_lora (const struct weft_step *s, enum weft_lay
 /* Whether a layer parameter is a matrix of an adapter. */
 gboolean weft_params_is_lora (enum weft_layer_param which);
 
+/* How the optimizer updates a parameter. Muon updates the matrices of layers, as Megatron-Core does
+ * (emerging_optimizers.py, _is_nonlinear_or_embedding), and AdamW with 8-bit moments only large
+ * tensors; both leave the others to AdamW. */
+enum weft_optimizer weft_params_rule (const struct weft_step *s, uint32_t param);
+
 /* Whether a parameter is a weight of an expert. */
 gboolean weft_params_is_expert (const struct weft_step *s, uint32_t param);
 

@@ -10,6 +10,7 @@ struct weft_flat {
   enum weft_dtype dtype, grad_dtype;
   /* TRUE: tensors of experts that are distributed over expert parallel ranks */
   gboolean expert;
+  enum weft_optimizer rule; /* how the optimizer updates the tensors */
   /* TRUE: this rank stores only a slice of every bucket of weights (cut_weights) or of gradients
    * (cut_grads) */
   gboolean cut_weights, cut_grads;
