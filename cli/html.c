@@ -7,7 +7,7 @@
 #include "core/base/units.h"
 
 static const char style[] =
-    ":root{--ink:#1c2430;--soft:#667085;--line:#d5dae2;--paper:#ffffff}\n"
+    ":root{color-scheme:light dark;--ink:#1c2430;--soft:#667085;--line:#d5dae2;--paper:#ffffff}\n"
     "@media (prefers-color-scheme:dark){:root{--ink:#e3e7ee;--soft:#98a2b3;--line:#39414f;"
     "--paper:#14181f}}\n"
     "body{margin:2rem auto;max-width:66rem;padding:0 1rem;font:15px/1.5 system-ui,sans-serif;"

@@ -180,11 +180,11 @@ append_head (GString *page, const weft_report *r, struct block *block)
 /* ----------------------------------------------------------------------------- page */
 
 static char *
-compress (const GByteArray *bytes)
+compress (const void *bytes, gsize n_bytes)
 {
   g_autoptr (GZlibCompressor) zip = g_zlib_compressor_new (G_ZLIB_COMPRESSOR_FORMAT_GZIP, 6);
   g_autoptr (GInputStream) plain =
-      g_memory_input_stream_new_from_data (bytes->data, bytes->len, NULL);
+      g_memory_input_stream_new_from_data (bytes, (gssize) n_bytes, NULL);
   g_autoptr (GInputStream) packed = g_converter_input_stream_new (plain, G_CONVERTER (zip));
   g_autoptr (GByteArray) all = g_byte_array_new ();
   guint8 part[1 << 16];
@@ -217,6 +217,16 @@ weft_cli_page_json (GString *page, const char *class_name, JsonBuilder *b)
                           class_name, safe);
 }
 
+void
+weft_cli_page_data (GString *page, const char *class_name, const void *bytes, gsize n)
+{
+  g_autofree char *data = compress (bytes, n);
+
+  g_string_append_printf (page,
+                          "<script type=\"application/octet-stream\" class=\"%s\">%s</script>\n",
+                          class_name, data);
+}
+
 /* Appends the data of a job and its canvas. */
 static void
 append_job (GString *page, const struct weft_cli_timeline_job *job)
@@ -243,11 +253,8 @@ append_job (GString *page, const struct weft_cli_timeline_job *job)
     g_string_append_printf (page, "<p>%s</p>\n", job->title);
   weft_cli_page_part (page, "timeline.html");
   append_head (page, r, block);
-  g_autofree char *data = compress (block->bytes);
-  g_string_append_printf (page,
-                          "<script type=\"application/octet-stream\" class=\"weft-data\">%s"
-                          "</script>\n</section>\n",
-                          data);
+  weft_cli_page_data (page, "weft-data", block->bytes->data, block->bytes->len);
+  g_string_append (page, "</section>\n");
   g_byte_array_unref (block->bytes);
   g_object_unref (block->head);
 }
@@ -265,6 +272,7 @@ weft_cli_timeline_page (GString *page, const struct weft_cli_timeline_job *jobs,
     append_job (page, &jobs[i]);
   weft_cli_page_part (page, "keys.html");
   g_string_append (page, "<script>\n");
+  weft_cli_page_part (page, "common.js");
   weft_cli_page_part (page, "timeline.js");
   weft_cli_page_part (page, "page.js");
   g_string_append (page, "</script>\n");

@@ -38,3 +38,7 @@ void weft_cli_page_part (GString *page, const char *name);
 /* Appends JSON as a script that the browser does not run. It has no text that would end the
  * script. `class_name`: by which the page finds it. */
 void weft_cli_page_json (GString *page, const char *class_name, JsonBuilder *builder);
+
+/* Appends bytes, compressed with gzip and written as base64, as a script that the browser does not
+ * run. */
+void weft_cli_page_data (GString *page, const char *class_name, const void *bytes, gsize n);

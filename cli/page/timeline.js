@@ -14,18 +14,10 @@ async function weftTimeline(root, common) {
   const FONT = "11px system-ui, sans-serif";
   const TYPES = { u8: Uint8Array, u16: Uint16Array, u32: Uint32Array, f32: Float32Array,
                   f64: Float64Array };
-  const part = (name) => root.querySelector(`.weft-${name}`);
+  const quantity = weftQuantity, part = (name) => root.querySelector(`.weft-${name}`);
   const head = JSON.parse(part("head").textContent);
 
   // ------------------------------------------------------------------------ data
-
-  async function unpack() {
-    const text = atob(part("data").textContent);
-    const packed = new Uint8Array(text.length);
-    for (let i = 0; i < text.length; i++) packed[i] = text.charCodeAt(i);
-    const plain = new Blob([packed]).stream().pipeThrough(new DecompressionStream("gzip"));
-    return new Response(plain).arrayBuffer();
-  }
 
   // Gives every section to the role or row that it belongs to: a role begins with `kind`, a row
   // with `begin`.
@@ -193,14 +185,6 @@ async function weftTimeline(root, common) {
   }
 
   // ----------------------------------------------------------------------- words
-
-  function quantity(value, unit) {
-    if (!(Math.abs(value) > 0)) return `0 ${unit}`;
-    const steps = [[1e15, "P"], [1e12, "T"], [1e9, "G"], [1e6, "M"], [1e3, "k"], [1, ""],
-                   [1e-3, "m"], [1e-6, "u"], [1e-9, "n"]];
-    const [size, prefix] = steps.find(([s]) => Math.abs(value) >= s * 0.9995) || steps[8];
-    return `${Number((value / size).toPrecision(4))} ${prefix}${unit}`;
-  }
 
   // As weft_op_label() of core/program/program.h: "L3 qkv m5".
   function label(row, op) {
@@ -456,19 +440,18 @@ async function weftTimeline(root, common) {
     const at = eventAt(memory, begin), parts = head.parts.length;
     const held = head.parts.map((p, i) => [p.word, at < 0 ? 0 : memory.parts[at * parts + i]])
       .filter((p) => p[1] > 0).map((p) => `${p[0]} ${quantity(p[1], "B")}`).join(", ");
-    const safe = (t) => t.replace(/[&<>"]/g, (c) => `&#${c.charCodeAt(0)};`);
     const rate = role.flops[op] > 0 ? `${quantity(role.flops[op], "FLOP")}, ` +
       `${quantity(role.flops[op] / seconds, "FLOP/s")}; ` : "";
     const moved = role.bytes[op] > 0 && seconds > 0;
     let wait = why.op < 0 ? "it waits for nothing on this rank"
-      : `it waited for <b>${safe(label(mark.row, why.op))}</b>, ${why.how}`;
+      : `it waited for <b>${weftSafe(label(mark.row, why.op))}</b>, ${why.how}`;
     if (why.gap)
       wait += `; it began ${quantity(why.gap, "s")} later: ` +
         (why.other ? "other ranks came later, or the host had not launched it"
          : "the host had not launched it yet");
     part("facts").innerHTML =
-      `<b>${safe(label(mark.row, op))}</b> <span class="soft">op ${op}, ${safe(kind.word)}: ` +
-      `${safe(kind.doc)}; lane ${head.lanes[role.lane[op]]}, ${rowName(mark.row)}</span><br>` +
+      `<b>${weftSafe(label(mark.row, op))}</b> <span class="soft">op ${op}, ${weftSafe(kind.word)}: ` +
+      `${weftSafe(kind.doc)}; lane ${head.lanes[role.lane[op]]}, ${rowName(mark.row)}</span><br>` +
       `${quantity(seconds, "s")}, from ${quantity(begin, "s")} to ${quantity(source.end[op], "s")}<br>` +
       (moved ? `${rate}${quantity(role.bytes[op], "B")}, ` +
                `${quantity(role.bytes[op] / seconds, "B/s")}<br>` : "") +
@@ -622,7 +605,7 @@ async function weftTimeline(root, common) {
     paint();
   }
 
-  divide(await unpack());
+  divide(await weftUnpack(part("data")));
   layOut();
   layPath();
   const timeline = { head, ask, paint, resize, zoom, move, wholeStep, keep, mirror, step, back, alongPath,

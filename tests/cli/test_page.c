@@ -1,6 +1,6 @@
 /* The page of `weft sim --html` in a browser without a screen. The script of the page must read the
  * arrays, name each op and the op that it waited for as the program does, and draw hundreds of
- * thousands of ops. Skipped without Chromium. */
+ * thousands of ops. Also the pages of weft compare and weft sweep. Skipped without Chromium. */
 #include "tests/made/random_job.h"
 #include "tests/runner/command.h"
 #include "tests/runner/folder.h"
@@ -231,6 +231,46 @@ two_jobs_share_zoom_and_selection (void **state)
   assert_non_null (strstr (key, "it waited for"));
 }
 
+/* Moving a slider shows another combination at once: its numbers, boxes and memory, or the rule
+ * that refuses it. */
+static void
+a_slider_chooses_a_combination (void **state)
+{
+  g_autofree char *path = g_build_filename (*state, "sweep.html", NULL), *page = NULL;
+  g_autofree char *words =
+      g_strconcat ("sweep --model llama-nano --topology dgx-h100 --gpus 8 --global-batch-size 16 "
+                   "--executor clock tp=1,3 pp=1,2,4 --html ", path, NULL);
+
+  if (!has_browser ())
+    skip ();
+  struct answer a = weft_test_answer (words);
+  assert_int_equal (a.status, 0);
+  weft_test_answer_free (&a);
+  assert_true (g_file_get_contents (path, &page, NULL, NULL));
+  assert_null (strstr (page, "http://"));
+  g_autofree char *document = run_page (
+      *state, page,
+      "const v=window.weftSweep,id=(i)=>document.getElementById(i);"
+      "const set=(i,n)=>{v.sliders[i].value=n;v.sliders[i].dispatchEvent(new Event('input'))};"
+      "set(0,0);set(1,0);out.one=v.boxes();set(1,2);out.four=v.boxes();"
+      "out.said=v.sliders[1].ariaValueText||v.sliders[1].getAttribute('aria-valuetext');"
+      "out.stages=id('weft-memory').querySelectorAll('.bar').length;"
+      "out.step=id('weft-numbers').textContent;set(0,1);out.rule=id('weft-reason').textContent;"
+      "out.hidden=id('weft-chosen').hidden;out.kind=v.sliders[0].type;"
+      "out.label=document.querySelector('label[for=weft-knob-1]').textContent;");
+  g_autofree char *one = attribute (document, "one"), *four = attribute (document, "four"),
+                  *said = attribute (document, "said"), *stages = attribute (document, "stages"),
+                  *rule = attribute (document, "rule"), *hidden = attribute (document, "hidden"),
+                  *kind = attribute (document, "kind"), *label = attribute (document, "label");
+  assert_true (atoi (one) > 0 && atoi (four) > atoi (one));
+  assert_string_equal (said, "4");
+  assert_string_equal (stages, "4");
+  assert_true (g_str_has_prefix (rule, "Refused: rule world: gpus = 8"));
+  assert_string_equal (hidden, "true");
+  assert_string_equal (kind, "range");
+  assert_string_equal (label, "pp");
+}
+
 #define IN_FOLDER(test)                                                                            \
   cmocka_unit_test_setup_teardown (test, weft_test_folder_make, weft_test_folder_remove)
 
@@ -239,6 +279,7 @@ static const struct CMUnitTest tests[] = {
   IN_FOLDER (the_page_has_the_critical_path),
   IN_FOLDER (memory_at_its_highest_is_that_of_the_report),
   IN_FOLDER (two_jobs_share_zoom_and_selection),
+  IN_FOLDER (a_slider_chooses_a_combination),
   IN_FOLDER (many_ops_are_drawn_at_every_zoom),
 };
 
