@@ -13,7 +13,7 @@ trap 'rm -rf -- "$folder"' EXIT
 cat >>"$folder/page.html" <<'PROBE'
 <script>(async () => {
   while (!document.documentElement.dataset.weft) await new Promise((r) => setTimeout(r, 20));
-  const ops = window.weftTimeline.head.rows.reduce((n, r) => n + r.begin.length, 0);
+  const ops = window.weftTimelines[0].head.rows.reduce((n, r) => n + r.begin.length, 0);
   const frames = (await window.weftPan(200)).sort((a, b) => a - b);
   console.log(`WEFT ${ops} ops: ${frames[100].toFixed(1)} ms a frame (median), ` +
               `${frames[190].toFixed(1)} ms (95 %), ${frames[199].toFixed(1)} ms (most)`);

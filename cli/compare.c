@@ -1,7 +1,9 @@
 #include "cli/ask.h"
 #include "cli/cli.h"
+#include "cli/compare_page.h"
 #include "cli/executors.h"
 #include "cli/executor_options.h"
+#include "cli/outputs.h"
 #include "cli/profile_page.h"
 #include "interop/traces/costs.h"
 #include "interop/traces/stack_fit.h"
@@ -11,7 +13,7 @@
 #include "core/exec/timeline_file.h"
 #include <stdio.h>
 
-static const char examples[] = "  weft compare before.ini after.ini\n"
+static const char examples[] = "  weft compare before.ini after.ini --html both.html\n"
                                "  weft sim job.ini --timeline predicted.json\n"
                                "  weft sim job.ini --executor clock --timeline alone.json.gz\n"
                                "  weft compare predicted.json alone.json.gz --top 20\n"
@@ -23,7 +25,7 @@ enum { DEFAULT_TOP = 10 };
 
 struct compare_ask {
   const weft_cli_options *own; /* options that only one executor has */
-  const char *executor, *top;
+  const char *executor, *top, *html;
   const char *step, *step_name, *cost_table, *stack_fit; /* flags for a measured trace */
   struct weft_exec_options options;
 };
@@ -193,6 +195,9 @@ wants_trace (const weft_cli_input *input, const struct compare_ask *ask, gboolea
                                           : ask->step_name  ? "step-name"
                                           : ask->cost_table ? "cost-table"
                                                             : "stack-fit");
+  if (*trace && ask->html)
+    return weft_bad_input (error, "--html: found a measured trace, whose ops are not joined one by "
+                                  "one, wanted two jobs or timelines");
   if (*trace && ask->top)
     return weft_bad_input (error, "--top: found a measured trace, whose ops are not joined one by "
                                   "one, wanted two jobs or timelines");
@@ -216,6 +221,15 @@ read_ask (const weft_cli_input *input, const struct compare_ask *ask, int64_t *t
   return TRUE;
 }
 
+static gboolean
+check_page (const weft_cli_input *input, const struct compare_ask *ask, GError **error)
+{
+  const struct weft_cli_output output = { "html", ask->html };
+  const char *const inputs[] = { input->operand, input->second, NULL };
+
+  return weft_cli_check_outputs (&output, 1, inputs, error);
+}
+
 static int
 run (const weft_cli_input *input, struct compare_ask *ask)
 {
@@ -227,7 +241,7 @@ run (const weft_cli_input *input, struct compare_ask *ask)
 
   if (!executor || !weft_cli_options_read (ask->own, executor, &ask->options.own, &error) ||
       !read_ask (input, ask, &top, &error) || !wants_trace (input, ask, &trace, &error) ||
-      !open_side (input->operand, executor, &ask->options, &a, &error))
+      !check_page (input, ask, &error) || !open_side (input->operand, executor, &ask->options, &a, &error))
     return weft_cli_fail (error);
   if (trace)
     return compare_trace (input, ask, &a, &error) ? 0 : weft_cli_fail (error);
@@ -236,6 +250,8 @@ run (const weft_cli_input *input, struct compare_ask *ask)
   const struct weft_compare_side left = { input->operand, a.plan, a.timeline },
                                  right = { input->second, b.plan, b.timeline };
   g_autoptr (weft_compare) compare = weft_compare_new (&left, &right, top);
+  if (ask->html && !weft_cli_compare_html (compare, ask->html, &error))
+    return weft_cli_fail (error);
   print (compare, input->json);
   return 0;
 }
@@ -254,6 +270,10 @@ weft_cli_compare (int argc, char **argv)
       .value = "N",
       .text = &ask.top,
       .doc = "number of single ops to list, largest difference first [10]" },
+    { .name = "html",
+      .value = "FILE",
+      .text = &ask.html,
+      .doc = "write one page with both timelines on one axis of time, and tables of what differs" },
     { .name = "step",
       .value = "STEP",
       .text = &ask.step,

@@ -7,7 +7,7 @@
 #include "core/base/units.h"
 
 static const char style[] =
-    ":root{--ink:#1c2430;--soft:#667085;--line:#d5dae2;--paper:#ffffff}\n"
+    ":root{color-scheme:light dark;--ink:#1c2430;--soft:#667085;--line:#d5dae2;--paper:#ffffff}\n"
     "@media (prefers-color-scheme:dark){:root{--ink:#e3e7ee;--soft:#98a2b3;--line:#39414f;"
     "--paper:#14181f}}\n"
     "body{margin:2rem auto;max-width:66rem;padding:0 1rem;font:15px/1.5 system-ui,sans-serif;"
@@ -21,12 +21,13 @@ static const char style[] =
     ".wide{overflow-x:auto}.bar{display:flex;height:1.1rem;background:var(--line);margin:.15rem 0 "
     ".5rem}\n"
     ".key span{display:inline-block;width:.8rem;height:.8rem;margin:0 .3rem 0 1rem}\n"
-    ".wide svg{max-width:100%;height:auto}\n";
+    ".wide svg{max-width:100%;height:auto}tr.label td:first-child{padding-left:1.2rem}\n"
+    ".pair{display:grid;grid-template-columns:repeat(auto-fit,minmax(20rem,1fr));gap:0 2rem}\n";
 
 /* ------------------------------------------------------------------------ parts */
 
-static void
-append_escaped (GString *out, const char *text)
+void
+weft_cli_html_text (GString *out, const char *text)
 {
   g_autofree char *safe = g_markup_escape_text (text, -1);
   g_string_append (out, safe);
@@ -96,15 +97,14 @@ append_axes (GString *out, const weft_report *r)
 /* ----------------------------------------------------------------------- memory */
 
 static void
-append_bar (GString *out, const weft_report *r, uint32_t role)
+append_bar (GString *out, const weft_report *r, uint32_t role, double whole)
 {
   const struct weft_report_role *row = &r->role[role];
   g_autofree char *peak = weft_units_human (row->peak_bytes, "B");
   g_autofree char *label = weft_op_label (r->plan->role[role], row->peak_op);
-  double whole = MAX (r->capacity_bytes, r->peak_bytes);
 
   g_string_append_printf (out, "<div>stage %u: %s, most at ", role, peak);
-  append_escaped (out, label);
+  weft_cli_html_text (out, label);
   g_string_append (out, "</div>\n<div class=\"bar\">");
   for (int part = 0; part < WEFT_N_REPORT_PART; part++) {
     g_autofree char *bytes = weft_units_human (weft_report_part_bytes (row, part), "B");
@@ -117,6 +117,24 @@ append_bar (GString *out, const weft_report *r, uint32_t role)
   g_string_append (out, "</div>\n");
 }
 
+void
+weft_cli_html_memory (GString *out, const weft_report *r, double capacity)
+{
+  for (uint32_t role = 0; role < r->plan->n_roles; role++)
+    append_bar (out, r, role, MAX (capacity, (double) r->peak_bytes));
+}
+
+void
+weft_cli_html_parts (GString *out)
+{
+  g_string_append (out, "<p class=\"key\">");
+  for (int part = 0; part < WEFT_N_REPORT_PART; part++)
+    g_string_append_printf (out, "<span style=\"background:%s\"></span>%s",
+                            weft_look_css (weft_report_parts[part].look),
+                            weft_report_parts[part].word);
+  g_string_append (out, "</p>\n");
+}
+
 static void
 append_memory (GString *out, const weft_report *r)
 {
@@ -125,14 +143,8 @@ append_memory (GString *out, const weft_report *r)
 
   g_string_append_printf (out, "<h2>Memory</h2>\n<p>%s of %s: %s.</p>\n", peak, capacity,
                           r->fits ? "fits" : "does not fit");
-  for (uint32_t role = 0; role < r->plan->n_roles; role++)
-    append_bar (out, r, role);
-  g_string_append (out, "<p class=\"key\">");
-  for (int part = 0; part < WEFT_N_REPORT_PART; part++)
-    g_string_append_printf (out, "<span style=\"background:%s\"></span>%s",
-                            weft_look_css (weft_report_parts[part].look),
-                            weft_report_parts[part].word);
-  g_string_append (out, "</p>\n");
+  weft_cli_html_memory (out, r, (double) r->capacity_bytes);
+  weft_cli_html_parts (out);
 }
 
 /* ---------------------------------------------------------------------- figures */
@@ -148,10 +160,10 @@ append_figure (GString *out, const char *title, weft_figure *figure)
   weft_figure_free (figure);
 }
 
-static void
-append_timeline (GString *out, const weft_report *r, const weft_critical *critical)
+void
+weft_cli_html_passes (GString *out)
 {
-  g_string_append (out, "<h2>Timeline</h2>\n<p class=\"key\">");
+  g_string_append (out, "<p class=\"key\">");
   for (int phase = 0; phase < WEFT_N_PHASE; phase++)
     if (phase != WEFT_PHASE_FINALIZE) /* has the look of the reduction before it */
       g_string_append_printf (out, "<span style=\"background:%s\"></span>%s",
@@ -159,7 +171,16 @@ append_timeline (GString *out, const weft_report *r, const weft_critical *critic
                               weft_phase_looks[phase].legend);
   g_string_append_printf (out, "<span style=\"background:%s\"></span>transfers</p>\n",
                           weft_look_css (WEFT_CLI_TRANSFER_LOOK));
-  weft_cli_timeline_page (out, r, critical);
+}
+
+static void
+append_timeline (GString *out, const weft_report *r, const weft_critical *critical)
+{
+  const struct weft_cli_timeline_job job = { r, critical, NULL };
+
+  g_string_append (out, "<h2>Timeline</h2>\n");
+  weft_cli_html_passes (out);
+  weft_cli_timeline_page (out, &job, 1, FALSE);
   g_string_append (out, "<noscript>\n<p>One rank of each stage; numbers are microbatches.</p>\n");
   append_figure (out, NULL, weft_cli_figure_timeline (r));
   g_string_append (out, "</noscript>\n");
@@ -167,21 +188,32 @@ append_timeline (GString *out, const weft_report *r, const weft_critical *critic
 
 /* ------------------------------------------------------------------------- page */
 
-static void
-append_head (GString *out, const weft_report *r)
+char **
+weft_cli_html_job (const struct weft_job *job)
 {
-  g_autoptr (GString) job = g_string_new (NULL);
+  g_autoptr (GString) text = g_string_new (NULL);
 
-  weft_report_print_job (&r->plan->job, job);
-  g_auto (GStrv) lines = g_strsplit (job->str, "\n", -1);
+  weft_report_print_job (job, text);
+  return g_strsplit (g_strchomp (text->str), "\n", 2);
+}
+
+void
+weft_cli_html_begin (GString *out, const char *heading, const char *line)
+{
   g_string_append (out, "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n"
                         "<meta name=\"viewport\" content=\"width=device-width\">\n<title>");
-  append_escaped (out, lines[0]);
+  weft_cli_html_text (out, heading);
   g_string_append_printf (out, "</title>\n<style>\n%s</style>\n</head>\n<body>\n<h1>", style);
-  append_escaped (out, lines[0]);
+  weft_cli_html_text (out, heading);
   g_string_append (out, "</h1>\n<p>");
-  append_escaped (out, lines[1]);
+  weft_cli_html_text (out, line);
   g_string_append (out, "</p>\n");
+}
+
+void
+weft_cli_html_end (GString *out)
+{
+  g_string_append (out, "</body>\n</html>\n");
 }
 
 gboolean
@@ -189,8 +221,9 @@ weft_cli_html (const weft_report *r, const weft_critical *critical, const char *
                GError **error)
 {
   g_autoptr (GString) out = g_string_new (NULL);
+  g_auto (GStrv) lines = weft_cli_html_job (&r->plan->job);
 
-  append_head (out, r);
+  weft_cli_html_begin (out, lines[0], lines[1]);
   append_numbers (out, r);
   if (r->timeline->seconds > 0)
     append_timeline (out, r, critical);
@@ -200,6 +233,6 @@ weft_cli_html (const weft_report *r, const weft_critical *critical, const char *
   append_axes (out, r);
   if (r->timeline->seconds > 0)
     append_figure (out, "Roofline", weft_cli_figure_roofline (r));
-  g_string_append (out, "</body>\n</html>\n");
+  weft_cli_html_end (out);
   return weft_cli_write (path, out->str, error);
 }

@@ -5,6 +5,7 @@
 #include "cli/figures/figures.h"
 #include "cli/interrupt.h"
 #include "cli/outputs.h"
+#include "cli/sweep_page.h"
 #include "core/base/error.h"
 #include "core/base/json.h"
 #include "core/base/units.h"
@@ -17,12 +18,13 @@
 
 static const char examples[] =
     "  weft sweep job.ini tp=1,2,4,8 pp=1,2,4 --csv sweep.csv --figure sweep.svg\n"
-    "  weft sweep --model llama3-70b --topology dgx-h100 nodes=4,8,16 mbs=1,2\n"
+    "  weft sweep --model llama3-70b --topology dgx-h100 nodes=4,8,16 micro_batch_size=1,2\n"
+    "  weft sweep job.ini tp=1,2,4 pp=1,2,4,8 --html sweep.html\n"
     "  weft sweep job.ini node_nic_bandwidth=25GB/s,50GB/s,100GB/s\n"
     "  weft sweep job.ini --sensitivity\n";
 
 struct sweep_ask {
-  const char *executor, *csv;
+  const char *executor, *csv, *html;
   struct weft_cli_figure_ask figure;
   gboolean sensitivity;
 };
@@ -139,26 +141,55 @@ has_numbers (const weft_variants *x)
   return FALSE;
 }
 
+/* Reads the rows that the file has. A page needs the timelines of all combinations, which the file
+ * does not have. */
 static gboolean
-run_lists (weft_variants *x, const struct sweep_ask *ask, GError **error)
+load_rows (weft_variants *x, const struct sweep_ask *ask, GError **error)
 {
-  const struct weft_cli_output outputs[] = { { "csv", ask->csv }, { "figure", ask->figure.path } };
-  const struct weft_variants_run run = { .csv = ask->csv,
-                                         .stop = weft_cli_is_interrupted,
-                                         .progress =
-                                             isatty (STDERR_FILENO) ? report_progress : NULL };
+  const struct weft_cli_output outputs[] = { { "csv", ask->csv },
+                                             { "figure", ask->figure.path },
+                                             { "html", ask->html } };
 
   if (!weft_cli_check_outputs (outputs, G_N_ELEMENTS (outputs), NULL, error) ||
       (ask->csv && !weft_variants_load (x, ask->csv, error)))
     return FALSE;
   if (x->known)
-    fprintf (stderr, "weft: %u of %u combinations are in %s\n", x->known, x->n, ask->csv);
-  weft_cli_catch_interrupt ();
-  if (!weft_variants_run (x, &run, error))
-    return FALSE;
+    fprintf (stderr, "weft: %u of %u combinations are in %s%s\n", x->known, x->n, ask->csv,
+             ask->html ? "; they are predicted again for the timelines of --html" : "");
+  if (ask->html)
+    weft_variants_forget (x);
+  return TRUE;
+}
+
+static gboolean
+draw (const weft_variants *x, const struct sweep_ask *ask, GError **error)
+{
   g_autoptr (weft_figure) figure =
       ask->figure.path && has_numbers (x) ? weft_cli_figure_sweep (x) : NULL;
+
   return !figure || weft_cli_figure_write (&ask->figure, figure, error);
+}
+
+static gboolean
+run_lists (weft_variants *x, const struct sweep_ask *ask, GError **error)
+{
+  g_autoptr (weft_cli_sweep_page) page = NULL;
+  struct weft_variants_run run = { .csv = ask->csv,
+                                   .stop = weft_cli_is_interrupted,
+                                   .progress = isatty (STDERR_FILENO) ? report_progress : NULL };
+
+  if (!load_rows (x, ask, error))
+    return FALSE;
+  if (ask->html) {
+    page = weft_cli_sweep_page_new (x, error);
+    if (!page)
+      return FALSE;
+    run.see = weft_cli_sweep_page_see;
+    run.user = page;
+  }
+  weft_cli_catch_interrupt ();
+  return weft_variants_run (x, &run, error) && draw (x, ask, error) &&
+         (!page || weft_cli_sweep_page_write (page, ask->html, error));
 }
 
 static int
@@ -288,8 +319,8 @@ run (const weft_cli_input *input, const struct sweep_ask *ask)
     return weft_cli_fail (error);
   if (!weft_cli_figure_check (&ask->figure, &error))
     return weft_cli_fail (error);
-  if (ask->sensitivity && (input->lists || ask->csv || ask->figure.path))
-    weft_bad_input (&error, "--sensitivity takes no lists of values, --csv or --figure");
+  if (ask->sensitivity && (input->lists || ask->csv || ask->figure.path || ask->html))
+    weft_bad_input (&error, "--sensitivity takes no lists of values, --csv, --figure or --html");
   else if (!ask->sensitivity && !input->lists)
     weft_bad_input (&error, "found no list of values, wanted KNOB=a,b,c or --sensitivity");
   if (error)
@@ -311,13 +342,18 @@ weft_cli_sweep (int argc, char **argv)
       .value = "FILE",
       .text = &ask.csv,
       .doc = "write one row for each combination; rows that the file has are not predicted again" },
+    { .name = "html",
+      .value = "FILE",
+      .text = &ask.html,
+      .doc = "write one page with a slider for each list, and the timeline and memory of each "
+             "combination" },
     WEFT_CLI_FIGURE_FLAGS (&ask.figure, "tokens per second against the first list"),
     { .name = "sensitivity",
       .on = &ask.sensitivity,
       .doc = "instead: what 10 % more or less of each resource and of the batch changes" },
   };
   const struct weft_cli_page page = {
-    .usage = "weft sweep [JOB] KNOB=a,b,c [KNOB2=d,e] [--csv FILE] [--figure FILE] [flags]",
+    .usage = "weft sweep [JOB] KNOB=a,b,c [KNOB2=d,e] [--csv FILE] [--html FILE] [flags]",
     .doc = "Predicts a job with every combination of the values of its settings: knobs, fields of "
            "model, cluster, training and stack. Each processor predicts one combination at a time. "
            "A combination that a rule refuses has the rule in its row; if all are refused, the "

@@ -158,9 +158,9 @@ add_rows (JsonBuilder *b, const weft_report *r)
   json_builder_end_array (b);
 }
 
-/* The head as JSON, with the list of sections that `block` has collected. The caller frees it. */
-static char *
-print_head (const weft_report *r, struct block *block)
+/* Appends the head, with the list of sections that `block` has collected. */
+static void
+append_head (GString *page, const weft_report *r, struct block *block)
 {
   g_autoptr (JsonBuilder) b = json_builder_new ();
   g_autoptr (JsonNode) sections = json_builder_get_root (block->head);
@@ -174,18 +174,17 @@ print_head (const weft_report *r, struct block *block)
   json_builder_set_member_name (b, "sections");
   json_builder_add_value (b, json_node_copy (sections));
   json_builder_end_object (b);
-  g_autoptr (JsonNode) root = json_builder_get_root (b);
-  return weft_json_print (root, FALSE);
+  weft_cli_page_json (page, "weft-head", b);
 }
 
 /* ----------------------------------------------------------------------------- page */
 
 static char *
-compress (const GByteArray *bytes)
+compress (const void *bytes, gsize n_bytes)
 {
   g_autoptr (GZlibCompressor) zip = g_zlib_compressor_new (G_ZLIB_COMPRESSOR_FORMAT_GZIP, 6);
   g_autoptr (GInputStream) plain =
-      g_memory_input_stream_new_from_data (bytes->data, bytes->len, NULL);
+      g_memory_input_stream_new_from_data (bytes, (gssize) n_bytes, NULL);
   g_autoptr (GInputStream) packed = g_converter_input_stream_new (plain, G_CONVERTER (zip));
   g_autoptr (GByteArray) all = g_byte_array_new ();
   guint8 part[1 << 16];
@@ -196,8 +195,8 @@ compress (const GByteArray *bytes)
   return g_base64_encode (all->data, all->len);
 }
 
-static void
-append_resource (GString *page, const char *name)
+void
+weft_cli_page_part (GString *page, const char *name)
 {
   g_autofree char *path = g_strconcat ("/weft/", name, NULL);
   g_autoptr (GBytes) text =
@@ -207,9 +206,33 @@ append_resource (GString *page, const char *name)
 }
 
 void
-weft_cli_timeline_page (GString *page, const weft_report *r, const weft_critical *critical)
+weft_cli_page_json (GString *page, const char *class_name, JsonBuilder *b)
+{
+  g_autoptr (JsonNode) root = json_builder_get_root (b);
+  g_autofree char *text = weft_json_print (root, FALSE);
+  g_auto (GStrv) parts = g_strsplit (text, "<", -1); /* only in strings, where \u003c is the same */
+  g_autofree char *safe = g_strjoinv ("\\u003c", parts);
+
+  g_string_append_printf (page, "<script type=\"application/json\" class=\"%s\">%s</script>\n",
+                          class_name, safe);
+}
+
+void
+weft_cli_page_data (GString *page, const char *class_name, const void *bytes, gsize n)
+{
+  g_autofree char *data = compress (bytes, n);
+
+  g_string_append_printf (page,
+                          "<script type=\"application/octet-stream\" class=\"%s\">%s</script>\n",
+                          class_name, data);
+}
+
+/* Appends the data of a job and its canvas. */
+static void
+append_job (GString *page, const struct weft_cli_timeline_job *job)
 {
   struct block all = { g_byte_array_new (), json_builder_new () }, *block = &all;
+  const weft_report *r = job->report;
   const weft_timeline *t = r->timeline;
 
   json_builder_begin_array (block->head);
@@ -222,23 +245,35 @@ weft_cli_timeline_page (GString *page, const weft_report *r, const weft_critical
     REALS ("begin", n, t->begin[row][i]);
     REALS ("end", n, t->end[row][i]);
   }
-  if (critical)
-    add_path (block, critical);
+  if (job->critical)
+    add_path (block, job->critical);
   json_builder_end_array (block->head);
-  g_autofree char *head = print_head (r, block);
-  g_autofree char *data = compress (block->bytes);
-  g_string_append (page, "<style>\n");
-  append_resource (page, "timeline.css");
-  g_string_append (page, "</style>\n");
-  append_resource (page, "timeline.html");
-  g_string_append_printf (page, "<script type=\"application/json\" id=\"weft-head\">%s</script>\n",
-                          head);
-  g_string_append_printf (page,
-                          "<script type=\"application/octet-stream\" id=\"weft-data\">%s</script>\n"
-                          "<script>\n",
-                          data);
-  append_resource (page, "timeline.js");
-  g_string_append (page, "</script>\n");
+  g_string_append (page, "<section class=\"weft-job\">\n");
+  if (job->title)
+    g_string_append_printf (page, "<p>%s</p>\n", job->title);
+  weft_cli_page_part (page, "timeline.html");
+  append_head (page, r, block);
+  weft_cli_page_data (page, "weft-data", block->bytes->data, block->bytes->len);
+  g_string_append (page, "</section>\n");
   g_byte_array_unref (block->bytes);
   g_object_unref (block->head);
+}
+
+void
+weft_cli_timeline_page (GString *page, const struct weft_cli_timeline_job *jobs, unsigned n,
+                        gboolean same)
+{
+  g_string_append (page, "<style>\n");
+  weft_cli_page_part (page, "timeline.css");
+  g_string_append_printf (page, "</style>\n<div id=\"weft-tools\" data-same=\"%d\">\n", same);
+  weft_cli_page_part (page, "tools.html");
+  g_string_append (page, "</div>\n");
+  for (unsigned i = 0; i < n; i++)
+    append_job (page, &jobs[i]);
+  weft_cli_page_part (page, "keys.html");
+  g_string_append (page, "<script>\n");
+  weft_cli_page_part (page, "common.js");
+  weft_cli_page_part (page, "timeline.js");
+  weft_cli_page_part (page, "page.js");
+  g_string_append (page, "</script>\n");
 }

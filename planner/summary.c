@@ -18,6 +18,13 @@ void
 weft_summary_predict (const struct weft_job *job, const struct weft_exec_ops *executor,
                       struct weft_summary *cell)
 {
+  weft_summary_predict_seen (job, executor, cell, NULL);
+}
+
+void
+weft_summary_predict_seen (const struct weft_job *job, const struct weft_exec_ops *executor,
+                           struct weft_summary *cell, const struct weft_summary_seer *seer)
+{
   const struct weft_exec_options options = { 0 };
   g_autoptr (GError) error = NULL;
   g_autoptr (weft_plan) plan = weft_plan_new (job, &error);
@@ -35,4 +42,6 @@ weft_summary_predict (const struct weft_job *job, const struct weft_exec_ops *ex
   cell->tokens_per_s_per_gpu = report->iteration.tokens_per_s_per_gpu;
   cell->mfu = report->iteration.mfu;
   cell->peak_bytes = (double) report->peak_bytes;
+  if (seer)
+    seer->see (seer->user, seer->cell, report);
 }

@@ -1,6 +1,7 @@
 /* summary.h - the prediction of one job as a few numbers without pointers, which a worker process
  * can return (workers.h). */
 #pragma once
+#include "core/report/report.h"
 #include "core/exec/exec.h"
 
 /* X (constant, word, doc): what became of a job. */
@@ -45,6 +46,17 @@ weft_summary_has_numbers (const struct weft_summary *cell)
 /* Predicts a step of the job. */
 void weft_summary_predict (const struct weft_job *job, const struct weft_exec_ops *executor,
                            struct weft_summary *cell);
+
+/* Whoever wants more of a prediction than its summary sees the whole report before it is freed. */
+struct weft_summary_seer {
+  void (*see) (void *user, uint32_t cell, const weft_report *report);
+  void *user;
+  uint32_t cell; /* passed to `see` */
+};
+
+/* The same, and shows the report to the seer; NULL: to nobody. */
+void weft_summary_predict_seen (const struct weft_job *job, const struct weft_exec_ops *executor,
+                                struct weft_summary *cell, const struct weft_summary_seer *seer);
 
 /* Sets the fate and the reason of a job that an error refuses. */
 void weft_summary_refuse (struct weft_summary *cell, const GError *error);

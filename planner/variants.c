@@ -149,6 +149,7 @@ build_job (const weft_variants *x, uint32_t cell, struct weft_job *job, GError *
 /* The open cells of one batch. */
 struct batch {
   const weft_variants *x;
+  const struct weft_variants_run *run;
   const uint32_t *cell;
 };
 
@@ -157,23 +158,25 @@ predict (void *user, uint32_t task, void *result)
 {
   const struct batch *b = user;
   g_autoptr (GError) error = NULL;
+  const struct weft_summary_seer seer = { b->run->see, b->run->user, b->cell[task] };
   struct weft_job job;
 
   if (build_job (b->x, b->cell[task], &job, &error))
-    weft_summary_predict (&job, b->x->executor, result);
+    weft_summary_predict_seen (&job, b->x->executor, result, seer.see ? &seer : NULL);
   else
     weft_summary_refuse (result, error);
 }
 
 static gboolean
-run_batch (weft_variants *x, uint32_t n_workers, const uint32_t *cell, uint32_t n, GError **error)
+run_batch (weft_variants *x, const struct weft_variants_run *run, const uint32_t *cell, uint32_t n,
+           GError **error)
 {
-  struct batch batch = { x, cell };
+  struct batch batch = { x, run, cell };
   g_autofree struct weft_summary *result = g_new0 (struct weft_summary, n);
   g_autofree gboolean *done = g_new0 (gboolean, n);
   const struct weft_workers tasks = {
     .n_tasks = n,
-    .n_workers = n_workers,
+    .n_workers = run->n_workers,
     .result_bytes = sizeof *result,
     .run = predict,
     .user = &batch
@@ -372,6 +375,14 @@ weft_variants_load (weft_variants *x, const char *path, GError **error)
   return TRUE;
 }
 
+void
+weft_variants_forget (weft_variants *x)
+{
+  for (uint32_t i = 0; i < x->n; i++)
+    x->cell[i] = (struct weft_summary){ 0 };
+  x->known = 0;
+}
+
 gboolean
 weft_variants_run (weft_variants *x, const struct weft_variants_run *run, GError **error)
 {
@@ -384,7 +395,7 @@ weft_variants_run (weft_variants *x, const struct weft_variants_run *run, GError
   for (uint32_t at = 0; at < n; at += batch) {
     if (run->stop && run->stop (run->user))
       return TRUE;
-    if (!run_batch (x, run->n_workers, open + at, MIN (batch, n - at), error) ||
+    if (!run_batch (x, run, open + at, MIN (batch, n - at), error) ||
         (run->csv && !save (x, run->csv, error)))
       return FALSE;
     if (run->progress)

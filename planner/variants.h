@@ -43,11 +43,17 @@ const char *weft_variants_value (const weft_variants *variants, uint32_t cell, u
  * another job, and a file that is no such table; neither is changed. */
 gboolean weft_variants_load (weft_variants *variants, const char *path, GError **error);
 
+/* Forgets the predictions that the file had, so that a run predicts all combinations again. */
+void weft_variants_forget (weft_variants *variants);
+
 struct weft_variants_run {
   const char *csv; /* file to which results are written after each batch; NULL: none */
   uint32_t n_workers; /* number of processes, as in struct weft_workers (workers.h) */
   gboolean (*stop) (void *user);
   void (*progress) (void *user, uint32_t done, uint32_t of);
+  /* sees the report of each combination, in the process that predicts it, which has no other way to
+   * return something than a file; NULL: nobody does */
+  void (*see) (void *user, uint32_t cell, const weft_report *report);
   void *user;
 };
 

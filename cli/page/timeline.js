@@ -1,25 +1,23 @@
 // The timeline of a step: zoom, pan, and what an op is and waits for. Reads the arrays that
 // cli/timeline_page.c writes; cli/timeline_page.h describes them. Plain canvas, no other file.
 "use strict";
-(async () => {
+
+// Makes the timeline of the job in `root`. `common` is what the timelines of a page share: the view
+// (t0, t1), the longest step (seconds), the instant at the pointer (cursor), colours, the text to
+// find (found), whether the critical path is shown (critical), whether all jobs run the same
+// program (same), and the list of timelines. cli/page/page.js makes it.
+async function weftTimeline(root, common) {
   const NONE = 0xffff; // no layer, no microbatch
   const GPU = 0; // lane of kernels
-  const LEFT = 110, HEAD = 22, WIDE = 20, THIN = 9, GAP = 6, MEMORY = 70; // pixels
-  const MOST = 560; // largest height of the lanes
+  const LEFT = 110, HEAD = 22, WIDE = 20, THIN = 11, GAP = 6, MEMORY = 70; // pixels
+  const MOST = 560, MOST_OF_SEVERAL = 380; // largest height of the lanes of one job
+  const FONT = "11px system-ui, sans-serif";
   const TYPES = { u8: Uint8Array, u16: Uint16Array, u32: Uint32Array, f32: Float32Array,
                   f64: Float64Array };
-  const byId = (id) => document.getElementById(id);
-  const head = JSON.parse(byId("weft-head").textContent);
+  const quantity = weftQuantity, part = (name) => root.querySelector(`.weft-${name}`);
+  const head = JSON.parse(part("head").textContent);
 
   // ------------------------------------------------------------------------ data
-
-  async function unpack() {
-    const text = atob(byId("weft-data").textContent);
-    const packed = new Uint8Array(text.length);
-    for (let i = 0; i < text.length; i++) packed[i] = text.charCodeAt(i);
-    const plain = new Blob([packed]).stream().pipeThrough(new DecompressionStream("gzip"));
-    return new Response(plain).arrayBuffer();
-  }
 
   // Gives every section to the role or row that it belongs to: a role begins with `kind`, a row
   // with `begin`.
@@ -125,6 +123,8 @@
     const source = head.rows[row], role = head.roles[source.role], events = [];
     if (source.memory) return source.memory;
     for (let i = 0; i < role.size.length; i++) {
+      // a measured rank did not run every op
+      if (!(source.end[role.last[i]] >= source.begin[role.first[i]])) continue;
       events.push([source.begin[role.first[i]], role.part[i], role.size[i]]);
       events.push([source.end[role.last[i]], role.part[i], -role.size[i]]);
     }
@@ -186,14 +186,6 @@
 
   // ----------------------------------------------------------------------- words
 
-  function quantity(value, unit) {
-    if (!(Math.abs(value) > 0)) return `0 ${unit}`;
-    const steps = [[1e15, "P"], [1e12, "T"], [1e9, "G"], [1e6, "M"], [1e3, "k"], [1, ""],
-                   [1e-3, "m"], [1e-6, "u"], [1e-9, "n"]];
-    const [size, prefix] = steps.find(([s]) => Math.abs(value) >= s * 0.9995) || steps[8];
-    return `${Number((value / size).toPrecision(4))} ${prefix}${unit}`;
-  }
-
   // As weft_op_label() of core/program/program.h: "L3 qkv m5".
   function label(row, op) {
     const role = head.roles[head.rows[row].role];
@@ -228,22 +220,21 @@
 
   // ------------------------------------------------------------------------ state
 
-  const canvas = document.querySelector("#weft-timeline canvas"), pen = canvas.getContext("2d");
-  const view = { t0: 0, t1: head.seconds, y: 0 };
-  let width = 800, height = 400, hover = null, kept = null, colours = "phase", found = null;
-  let asked = false, critical = false;
+  const canvas = root.querySelector("canvas"), pen = canvas.getContext("2d"), view = common;
+  let width = 800, height = 400, scrolled = 0, hover = null, kept = null, asked = false;
 
-  function draw() {
+  function ask() {
     if (!asked) { asked = true; requestAnimationFrame(() => { asked = false; paint(); }); }
   }
+  const draw = () => common.timelines.forEach((timeline) => timeline.ask());
   const x = (t) => LEFT + (t - view.t0) / (view.t1 - view.t0) * (width - LEFT);
   const time = (px) => view.t0 + (px - LEFT) / (width - LEFT) * (view.t1 - view.t0);
 
   function clamp() {
-    const span = Math.min(Math.max(view.t1 - view.t0, 1e-8), head.seconds);
-    view.t0 = Math.min(Math.max(view.t0, 0), head.seconds - span);
+    const span = Math.min(Math.max(view.t1 - view.t0, 1e-8), common.seconds);
+    view.t0 = Math.min(Math.max(view.t0, 0), common.seconds - span);
     view.t1 = view.t0 + span;
-    view.y = Math.min(Math.max(view.y, 0), Math.max(0, whole - (height - HEAD - MEMORY)));
+    scrolled = Math.min(Math.max(scrolled, 0), Math.max(0, whole - (height - HEAD - MEMORY)));
   }
   function zoom(factor, px = LEFT + (width - LEFT) / 2) {
     const at = time(px), span = (view.t1 - view.t0) * factor;
@@ -255,9 +246,9 @@
   }
   function move(seconds, pixels) {
     const span = view.t1 - view.t0;
-    view.t0 = Math.min(Math.max(view.t0 + seconds, 0), head.seconds - span);
+    view.t0 = Math.min(Math.max(view.t0 + seconds, 0), common.seconds - span);
     view.t1 = view.t0 + span;
-    view.y += pixels;
+    scrolled += pixels;
     clamp();
     draw();
   }
@@ -267,7 +258,7 @@
   function colourOf(lane, op) {
     const role = head.roles[head.rows[lane.row].role];
     if (lane.marks) return inkNow;
-    if (colours === "kind") return head.palette[role.kind[op] % head.palette.length];
+    if (common.colours === "kind") return head.palette[role.kind[op] % head.palette.length];
     return lane.lane === GPU ? head.phases[role.phase[op]].colour : head.transfer;
   }
 
@@ -286,7 +277,8 @@
     }
     const colour = colourOf(lane, box.op[i]);
     if (colour !== inPen) pen.fillStyle = inPen = colour;
-    const dim = found && !matches(lane.row, box.op[i]) ? 0.15 : critical && !lane.marks ? 0.4 : 1;
+    const dim = common.found && !matches(lane.row, box.op[i]) ? 0.15
+      : common.critical && !lane.marks ? 0.4 : 1;
     pen.globalAlpha = dim * Math.max(0.2, share);
     pen.fillRect(left, top, Math.max(right - left, 0.7), lane.height);
     if (!level && lane.lane === GPU && !lane.marks && right - left > 46) {
@@ -312,8 +304,8 @@
 
   function matches(row, op) {
     const role = head.roles[head.rows[row].role];
-    return label(row, op).toLowerCase().includes(found) ||
-           head.kinds[role.kind[op]].word.includes(found);
+    return label(row, op).toLowerCase().includes(common.found) ||
+           head.kinds[role.kind[op]].word.includes(common.found);
   }
 
   function paintRuler(ink, line) {
@@ -328,25 +320,30 @@
       pen.moveTo(at, HEAD);
       pen.lineTo(at, height - MEMORY);
       pen.stroke();
-      pen.fillText(quantity(t, "s"), at + 3, 15);
+      if (at < width - 45) pen.fillText(quantity(t, "s"), at + 3, 15);
     }
   }
 
   function paintNames(ink, soft) {
     let before = -1;
     for (const lane of lanes) {
-      const top = HEAD + lane.y - view.y;
+      const top = HEAD + lane.y - scrolled;
       if (top + lane.height < HEAD || top > height - MEMORY) continue;
       pen.fillStyle = lane.row === before ? soft : ink;
+      pen.font = lane.row === before ? "10px system-ui, sans-serif" : FONT;
       pen.fillText(lane.row === before ? head.lanes[lane.lane]
                    : `stage ${head.rows[lane.row].role} r${head.rows[lane.row].rank}`,
-                   lane.row === before ? 60 : 4, top + Math.min(14, lane.height + 1));
+                   lane.row === before ? 60 : 4, top + Math.min(14, lane.height - 1));
       before = lane.row;
     }
+    pen.font = FONT;
   }
 
+  // The row whose memory is shown.
+  const shownRow = () => (kept || hover || { row: 0 }).row;
+
   function paintMemory(ink, soft, line) {
-    const row = (kept || hover || { row: 0 }).row, memory = memoryOf(row);
+    const row = shownRow(), memory = memoryOf(row);
     const top = height - MEMORY + 6, tall = MEMORY - 10, scale = tall / (memory.most || 1);
     const parts = head.parts.length;
     pen.fillStyle = soft;
@@ -371,7 +368,7 @@
   function box(mark, colour) {
     const lane = lanes.find((l) => l.row === mark.row && l.lane === laneOf(mark));
     if (!lane) return;
-    const source = head.rows[mark.row], top = HEAD + lane.y - view.y;
+    const source = head.rows[mark.row], top = HEAD + lane.y - scrolled;
     pen.strokeStyle = colour;
     pen.lineWidth = 2;
     pen.strokeRect(x(source.begin[mark.op]), top, Math.max(x(source.end[mark.op]) -
@@ -386,16 +383,16 @@
     const line = style.getPropertyValue("--line");
     inkNow = ink.trim();
     pen.clearRect(0, 0, width, height);
-    pen.font = "11px system-ui, sans-serif";
+    pen.font = FONT;
     pen.save();
     pen.beginPath();
     pen.rect(0, HEAD, width, height - HEAD - MEMORY);
     pen.clip();
     for (const lane of lanes) {
-      const top = HEAD + lane.y - view.y;
+      const top = HEAD + lane.y - scrolled;
       if (top + lane.height < HEAD || top > height - MEMORY) continue;
       paintLane(lane, top);
-      if (critical && lane.path) paintLane(lane.path, top + lane.height - lane.path.height);
+      if (common.critical && lane.path) paintLane(lane.path, top + lane.height - lane.path.height);
     }
     paintNames(ink, soft);
     const mark = kept || hover;
@@ -407,31 +404,54 @@
     pen.restore();
     paintRuler(soft, line);
     paintMemory(ink, soft, line);
+    paintInstants(ink);
+  }
+
+  // Marks the end of the step, if it is in view, and the instant at the pointer with its memory.
+  function paintInstants(ink) {
+    const mark = (t, dashes) => {
+      const at = Math.round(x(t)) + 0.5;
+      pen.strokeStyle = ink;
+      pen.setLineDash(dashes);
+      pen.beginPath();
+      pen.moveTo(at, HEAD);
+      pen.lineTo(at, height);
+      pen.stroke();
+      pen.setLineDash([]);
+      return at;
+    };
+    if (head.seconds < view.t1 && head.seconds > view.t0) mark(head.seconds, []);
+    if (common.cursor < view.t0 || common.cursor > Math.min(view.t1, head.seconds)) return;
+    const memory = memoryOf(shownRow()), event = eventAt(memory, common.cursor);
+    const at = mark(common.cursor, [3, 3]), text = quantity(event < 0 ? 0 : memory.total[event], "B");
+    pen.fillStyle = ink;
+    pen.textAlign = at > width - 80 ? "right" : "left";
+    pen.fillText(text, at + (at > width - 80 ? -4 : 4), height - MEMORY + 18);
+    pen.textAlign = "left";
   }
 
   // ------------------------------------------------------------------------- facts
 
   function facts(mark) {
-    if (!mark) { byId("weft-facts").textContent = ""; return; }
+    if (!mark) { part("facts").textContent = ""; return; }
     const source = head.rows[mark.row], role = head.roles[source.role], op = mark.op;
     const begin = source.begin[op], seconds = source.end[op] - begin, kind = head.kinds[role.kind[op]];
     const why = predecessor(mark.row, op), memory = memoryOf(mark.row);
     const at = eventAt(memory, begin), parts = head.parts.length;
     const held = head.parts.map((p, i) => [p.word, at < 0 ? 0 : memory.parts[at * parts + i]])
       .filter((p) => p[1] > 0).map((p) => `${p[0]} ${quantity(p[1], "B")}`).join(", ");
-    const safe = (t) => t.replace(/[&<>"]/g, (c) => `&#${c.charCodeAt(0)};`);
     const rate = role.flops[op] > 0 ? `${quantity(role.flops[op], "FLOP")}, ` +
       `${quantity(role.flops[op] / seconds, "FLOP/s")}; ` : "";
     const moved = role.bytes[op] > 0 && seconds > 0;
     let wait = why.op < 0 ? "it waits for nothing on this rank"
-      : `it waited for <b>${safe(label(mark.row, why.op))}</b>, ${why.how}`;
+      : `it waited for <b>${weftSafe(label(mark.row, why.op))}</b>, ${why.how}`;
     if (why.gap)
       wait += `; it began ${quantity(why.gap, "s")} later: ` +
         (why.other ? "other ranks came later, or the host had not launched it"
          : "the host had not launched it yet");
-    byId("weft-facts").innerHTML =
-      `<b>${safe(label(mark.row, op))}</b> <span class="soft">op ${op}, ${safe(kind.word)}: ` +
-      `${safe(kind.doc)}; lane ${head.lanes[role.lane[op]]}, ${rowName(mark.row)}</span><br>` +
+    part("facts").innerHTML =
+      `<b>${weftSafe(label(mark.row, op))}</b> <span class="soft">op ${op}, ${weftSafe(kind.word)}: ` +
+      `${weftSafe(kind.doc)}; lane ${head.lanes[role.lane[op]]}, ${rowName(mark.row)}</span><br>` +
       `${quantity(seconds, "s")}, from ${quantity(begin, "s")} to ${quantity(source.end[op], "s")}<br>` +
       (moved ? `${rate}${quantity(role.bytes[op], "B")}, ` +
                `${quantity(role.bytes[op] / seconds, "B/s")}<br>` : "") +
@@ -440,7 +460,7 @@
 
   function opAt(px, py) {
     if (px < LEFT || py < HEAD || py > height - MEMORY) return null;
-    const y = py - HEAD + view.y, lane = lanes.find((l) => y >= l.y && y <= l.y + l.height);
+    const y = py - HEAD + scrolled, lane = lanes.find((l) => y >= l.y && y <= l.y + l.height);
     if (!lane) return null;
     const t = time(px), fine = lane.levels[0], i = firstAfter(fine, t);
     const slack = 2 * (view.t1 - view.t0) / (width - LEFT);
@@ -448,19 +468,39 @@
     return null;
   }
 
+  // Selects an op, or none, and brings it into view.
   function keep(mark) {
     kept = mark;
+    common.active = timeline;
     facts(kept || hover);
     if (kept) {
       const source = head.rows[kept.row], b = source.begin[kept.op], e = source.end[kept.op];
       const span = view.t1 - view.t0;
       if (e < view.t0 || b > view.t1) { view.t0 = (b + e) / 2 - span / 2; view.t1 = view.t0 + span; }
-      const lane = lanes.find((l) => l.row === kept.row && l.lane === laneOf(kept));
-      if (lane && (lane.y < view.y || lane.y + lane.height > view.y + height - HEAD - MEMORY))
-        view.y = lane.y - 40;
+      reveal();
       clamp();
     }
+    common.timelines.forEach((other) => { if (other !== timeline) other.mirror(mark && {
+      role: head.rows[mark.row].role, rank: head.rows[mark.row].rank, op: mark.op }); });
     draw();
+  }
+
+  // Scrolls to the lane of the selected op.
+  function reveal() {
+    const lane = lanes.find((l) => l.row === kept.row && l.lane === laneOf(kept));
+    if (lane && (lane.y < scrolled || lane.y + lane.height > scrolled + height - HEAD - MEMORY))
+      scrolled = lane.y - 40;
+  }
+
+  // Selects the op that another job of the same program has selected, on the same rank if it is
+  // here. Jobs of different programs have no common ops.
+  function mirror(mark) {
+    if (mark && !common.same) return;
+    const rows = head.rows.map((row, i) => ({ row, i })).filter((r) => mark && r.row.role === mark.role);
+    rows.sort((a, b) => Math.abs(a.row.rank - mark.rank) - Math.abs(b.row.rank - mark.rank));
+    kept = rows.length ? { row: rows[0].i, op: mark.op } : null;
+    if (kept) { reveal(); clamp(); }
+    facts(kept);
   }
 
   // Moves the selection to the next (1) or previous (-1) op of the same lane. Without a selection,
@@ -478,13 +518,6 @@
     keep({ row: kept.row, op: fine.op[i] });
   }
 
-  // Shows or hides the critical path.
-  function showPath(on = !critical) {
-    critical = on && Boolean(head.path);
-    byId("weft-path").setAttribute("aria-pressed", String(critical));
-    draw();
-  }
-
   // The next (1) or previous (-1) op of the critical path, from the kept op or the begin of the view.
   function alongPath(by) {
     if (!head.path) return;
@@ -497,7 +530,7 @@
     }
     const on = kept && low < n && row[low] === kept.row && op[low] === kept.op;
     const at = Math.min(Math.max(by > 0 ? low + (on ? 1 : 0) : low - 1, 0), n - 1);
-    showPath(true);
+    common.showPath(true);
     keep({ row: row[at], op: op[at] });
   }
 
@@ -508,16 +541,23 @@
 
   // ------------------------------------------------------------------------- input
 
-  const wholeStep = () => { view.t0 = 0; view.t1 = head.seconds; view.y = 0; clamp(); draw(); };
+  function wholeStep() {
+    view.t0 = 0;
+    view.t1 = common.seconds;
+    scrolled = 0;
+    clamp();
+    draw();
+  }
   const KEYS = {
     ArrowLeft: () => move(-(view.t1 - view.t0) / 8, 0),
     ArrowRight: () => move((view.t1 - view.t0) / 8, 0),
     ArrowUp: () => move(0, -40), ArrowDown: () => move(0, 40),
     "+": () => zoom(0.6), "=": () => zoom(0.6), "-": () => zoom(1 / 0.6),
-    0: wholeStep, n: () => step(1), p: () => step(-1), b: back, c: () => showPath(),
+    0: wholeStep, n: () => step(1), p: () => step(-1), b: back, c: () => common.showPath(),
     "]": () => alongPath(1), "[": () => alongPath(-1),
     Escape: () => keep(null),
   };
+  canvas.addEventListener("focus", () => { common.active = timeline; });
   canvas.addEventListener("keydown", (event) => {
     const act = KEYS[event.key];
     if (!act || event.ctrlKey || event.metaKey || event.altKey) return;
@@ -532,6 +572,7 @@
   let drag = null;
   canvas.addEventListener("pointerdown", (event) => {
     drag = { x: event.offsetX, y: event.offsetY, moved: 0 };
+    common.active = timeline;
     canvas.setPointerCapture(event.pointerId);
   });
   canvas.addEventListener("pointermove", (event) => {
@@ -542,24 +583,20 @@
       return;
     }
     hover = opAt(event.offsetX, event.offsetY);
-    if (!kept) { facts(hover); draw(); }
+    common.cursor = event.offsetX > LEFT ? time(event.offsetX) : -1;
+    if (!kept) facts(hover);
+    draw();
   });
+  canvas.addEventListener("pointerleave", () => { common.cursor = -1; draw(); });
   canvas.addEventListener("pointerup", (event) => {
     if (drag && drag.moved < 4) keep(opAt(event.offsetX, event.offsetY));
     drag = null;
   });
-  byId("weft-in").onclick = () => zoom(0.6);
-  byId("weft-out").onclick = () => zoom(1 / 0.6);
-  byId("weft-all").onclick = wholeStep;
-  byId("weft-why").onclick = back;
-  byId("weft-path").onclick = () => showPath();
-  byId("weft-colours").onchange = (event) => { colours = event.target.value; draw(); };
-  byId("weft-find").oninput = (event) => { found = event.target.value.trim().toLowerCase() || null; draw(); };
 
   function resize() {
     const ratio = window.devicePixelRatio || 1;
     width = canvas.clientWidth;
-    height = Math.min(whole, MOST) + HEAD + MEMORY;
+    height = Math.min(whole, common.jobs > 1 ? MOST_OF_SEVERAL : MOST) + HEAD + MEMORY;
     canvas.style.height = `${height}px`;
     canvas.width = Math.round(width * ratio);
     canvas.height = Math.round(height * ratio);
@@ -568,27 +605,11 @@
     paint();
   }
 
-  // Milliseconds of each frame of a pan at several zooms, for tests/cli/test_page.c.
-  window.weftPan = async (frames) => {
-    const at = [];
-    for (let i = 0; i < frames; i++) {
-      if (i % 10 === 0) zoom(i % 40 ? 0.5 : 1e9);
-      move((view.t1 - view.t0) / 50, 0);
-      const from = performance.now();
-      paint();
-      at.push(performance.now() - from);
-      await new Promise((done) => setTimeout(done, 0));
-    }
-    return at;
-  };
-  window.weftTimeline = { view, head, keep, step, back, showPath, alongPath, facts: () => byId("weft-facts").textContent };
-
-  divide(await unpack());
+  divide(await weftUnpack(part("data")));
   layOut();
   layPath();
-  byId("weft-path").hidden = !head.path;
-  resize();
-  window.addEventListener("resize", resize);
-  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", draw);
-  document.documentElement.dataset.weft = `${lanes.length} lanes`;
-})().catch((error) => { document.documentElement.dataset.weft = `error: ${error.message}`; throw error; });
+  const timeline = { head, ask, paint, resize, zoom, move, wholeStep, keep, mirror, step, back, alongPath,
+                     lanes: lanes.length, hoverAt: (px, py) => facts(hover = opAt(px, py)),
+                     facts: () => part("facts").textContent };
+  return timeline;
+}

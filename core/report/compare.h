@@ -75,6 +75,27 @@ weft_compare *weft_compare_new (const struct weft_compare_side *a,
 void weft_compare_free (weft_compare *compare);
 G_DEFINE_AUTOPTR_CLEANUP_FUNC (weft_compare, weft_compare_free)
 
+/* A number of the step of both sides. */
+struct weft_compare_line {
+  const char *word, *unit; /* unit "s", "B", or "%": the values are fractions */
+  double value[WEFT_N_COMPARE];
+};
+
+/* The numbers of the step: times, shares, memory. The caller frees the array of struct
+ * weft_compare_line. */
+GArray *weft_compare_lines (const weft_compare *compare);
+
+/* Whether a table lists sum number i. A sum without seconds and waits is not listed. Neither is the
+ * sum over a label that is the only label of its kind, because the line of the kind contains the
+ * same numbers. */
+gboolean weft_compare_lists (const weft_compare *compare, unsigned i);
+
+/* The name of a sum: "all_gather, dp", or its label. The caller frees the text. */
+char *weft_compare_sum_name (const struct weft_compare_sum *sum);
+
+/* The ratio B / A as text; a dash if A is 0. The caller frees the text. */
+char *weft_compare_ratio (double a, double b);
+
 /* Adds the comparison to a JSON builder as a document weft.compare/1. */
 void weft_compare_to_json (const weft_compare *compare, JsonBuilder *builder);
 

@@ -44,9 +44,8 @@ append_label (GString *out, const char *label, const struct widths *w)
 
 static const char letters[] = "AB";
 
-/* The ratio B / A as text; a dash if A is 0. The caller frees the text. */
-static char *
-ratio_text (double a, double b)
+char *
+weft_compare_ratio (double a, double b)
 {
   if (!(a > 0))
     return g_strdup ("-");
@@ -54,19 +53,19 @@ ratio_text (double a, double b)
 }
 
 static void
-append_seconds (GString *out, double seconds, int width)
+append_number (GString *out, double value, const char *unit, int width)
 {
-  g_autofree char *text = weft_units_human (seconds, "s");
+  g_autofree char *text = weft_units_human (value, unit);
   g_string_append_printf (out, "%*s", width, text);
 }
 
 static void
-append_pair (GString *out, const double *seconds, int width)
+append_pair (GString *out, const double *value, const char *unit, int width)
 {
-  g_autofree char *ratio = ratio_text (seconds[A], seconds[B]);
+  g_autofree char *ratio = weft_compare_ratio (value[A], value[B]);
 
-  append_seconds (out, seconds[A], width);
-  append_seconds (out, seconds[B], width);
+  append_number (out, value[A], unit, width);
+  append_number (out, value[B], unit, width);
   g_string_append_printf (out, "%*s", RATIO, ratio);
 }
 
@@ -107,35 +106,47 @@ print_settings (const weft_compare *c, GString *out)
 
 /* -------------------------------------------------------------------------- step */
 
-static void
-step_line (GString *out, const char *label, double a, double b)
+GArray *
+weft_compare_lines (const weft_compare *c)
 {
-  g_string_append_printf (out, "%-*s", LABEL, label);
-  append_pair (out, (const double[]){ a, b }, VALUE);
-  g_string_append_c (out, '\n');
+  const weft_report *a = c->report[A], *b = c->report[B];
+  const struct weft_report_overlap *p = &a->overlap, *q = &b->overlap;
+  const struct weft_compare_line lines[] = {
+    { "step time", "s", { c->side[A].timeline->seconds, c->side[B].timeline->seconds } },
+    { "compute", "s", { p->compute_s, q->compute_s } },
+    { "transfers", "s", { p->communication_s, q->communication_s } },
+    { "exposed transfers", "s", { p->exposed_communication_s, q->exposed_communication_s } },
+    { "hidden transfers", "%", { p->overlap_fraction, q->overlap_fraction } },
+    { "idle (bubble)", "s", { p->bubble_s, q->bubble_s } },
+    { "idle, of the step", "%", { p->bubble_fraction, q->bubble_fraction } },
+    { "memory peak", "B", { (double) a->peak_bytes, (double) b->peak_bytes } },
+  };
+  GArray *all = g_array_new (FALSE, FALSE, sizeof *lines);
+
+  return g_array_append_vals (all, lines, G_N_ELEMENTS (lines));
 }
 
 static void
-share_line (GString *out, const char *label, double a, double b)
+print_line (const struct weft_compare_line *line, GString *out)
 {
-  g_string_append_printf (out, "%-*s%*.1f %%%*.1f %%\n", LABEL, label, VALUE - 2, 100 * a,
-                          VALUE - 2, 100 * b);
+  g_string_append_printf (out, "%-*s", LABEL, line->word);
+  if (*line->unit == '%')
+    g_string_append_printf (out, "%*.1f %%%*.1f %%", VALUE - 2, 100 * line->value[A], VALUE - 2,
+                            100 * line->value[B]);
+  else
+    append_pair (out, line->value, line->unit, VALUE);
+  g_string_append_c (out, '\n');
 }
 
 static void
 print_step (const weft_compare *c, GString *out)
 {
-  const struct weft_report_overlap *a = &c->report[A]->overlap, *b = &c->report[B]->overlap;
+  g_autoptr (GArray) lines = weft_compare_lines (c);
 
   g_string_append_printf (out, "\n%-*s%*s%*s%*s\n", LABEL, "", VALUE, "A", VALUE, "B", RATIO,
                           "B/A");
-  step_line (out, "step time", c->side[A].timeline->seconds, c->side[B].timeline->seconds);
-  step_line (out, "compute", a->compute_s, b->compute_s);
-  step_line (out, "transfers", a->communication_s, b->communication_s);
-  step_line (out, "exposed transfers", a->exposed_communication_s, b->exposed_communication_s);
-  share_line (out, "hidden transfers", a->overlap_fraction, b->overlap_fraction);
-  step_line (out, "idle (bubble)", a->bubble_s, b->bubble_s);
-  share_line (out, "idle, of the step", a->bubble_fraction, b->bubble_fraction);
+  for (guint i = 0; i < lines->len; i++)
+    print_line (&g_array_index (lines, struct weft_compare_line, i), out);
 }
 
 /* ------------------------------------------------------------------------ memory */
@@ -190,16 +201,24 @@ print_joined (const weft_compare *c, GString *out)
   g_string_append_c (out, '\n');
 }
 
-static char *
-sum_text (const struct weft_compare_sum *sum)
+char *
+weft_compare_sum_name (const struct weft_compare_sum *sum)
 {
   const char *kind = weft_op_info[sum->kind].word;
 
   if (sum->label)
-    return g_strdup_printf ("    %s", sum->label);
+    return g_strdup (sum->label);
   if (sum->group == WEFT_GROUP_NONE)
-    return g_strdup_printf ("  %s", kind);
-  return g_strdup_printf ("  %s, %s", kind, weft_group_word (sum->group));
+    return g_strdup (kind);
+  return g_strdup_printf ("%s, %s", kind, weft_group_word (sum->group));
+}
+
+static char *
+sum_text (const struct weft_compare_sum *sum)
+{
+  g_autofree char *name = weft_compare_sum_name (sum);
+
+  return g_strconcat (sum->label ? "    " : "  ", name, NULL);
 }
 
 static const struct weft_compare_sum *
@@ -208,12 +227,8 @@ sum_at (const weft_compare *c, unsigned i)
   return i < c->sum->len ? &g_array_index (c->sum, struct weft_compare_sum, i) : NULL;
 }
 
-/* Whether the table has a line for a sum. A sum is over all ops of a kind, or over the ops of a
- * kind that have the same label ("qkv"). A sum without seconds and waits is not printed. Neither is
- * the sum over a label that is the only label of its kind, because the line of the kind contains
- * the same numbers. */
-static gboolean
-is_shown (const weft_compare *c, unsigned i)
+gboolean
+weft_compare_lists (const weft_compare *c, unsigned i)
 {
   const struct weft_compare_sum *sum = sum_at (c, i), *next = sum_at (c, i + 1);
   gboolean timed =
@@ -235,7 +250,7 @@ longest_sum (const weft_compare *c)
 
   for (unsigned i = 0; i < c->sum->len; i++) {
     g_autofree char *label = sum_text (sum_at (c, i));
-    if (is_shown (c, i))
+    if (weft_compare_lists (c, i))
       longest = MAX (longest, (int) g_utf8_strlen (label, -1));
   }
   return longest;
@@ -264,13 +279,13 @@ print_sums (const weft_compare *c, int columns, GString *out)
   for (unsigned i = 0; i < c->sum->len; i++) {
     const struct weft_compare_sum *sum = sum_at (c, i);
     g_autofree char *label = sum_text (sum);
-    if (!is_shown (c, i))
+    if (!weft_compare_lists (c, i))
       continue;
     append_label (out, label, &w);
     print_count (c, sum, out);
-    append_pair (out, sum->seconds, w.value);
+    append_pair (out, sum->seconds, "s", w.value);
     for (int side = 0; side < (w.waits ? SIDES : 0); side++)
-      append_seconds (out, sum->wait[side], w.value);
+      append_number (out, sum->wait[side], "s", w.value);
     g_string_append_c (out, '\n');
   }
 }
@@ -313,8 +328,8 @@ print_worst (const weft_compare *c, int columns, GString *out)
     g_autofree char *text = op_text (c, op);
     append_label (out, text, &w);
     g_string_append_printf (out, "%*u%*u", RANK, op->rank, COUNT, op->op);
-    append_pair (out, op->seconds, w.value);
-    append_seconds (out, op->seconds[B] - op->seconds[A], w.value);
+    append_pair (out, op->seconds, "s", w.value);
+    append_number (out, op->seconds[B] - op->seconds[A], "s", w.value);
     g_string_append_c (out, '\n');
   }
 }
