@@ -341,6 +341,8 @@ kinds_of (const weft_plan *plan, uint32_t role)
 {
   uint32_t size = weft_mesh_stage_size (&plan->mesh), set = 0;
 
+  if (!weft_cluster_is_mixed (&plan->job.cluster))
+    return 1;
   for (uint32_t rank = role * size; rank < (role + 1) * size; rank++)
     set |= 1u << weft_cluster_kind_of (&plan->job.cluster, rank);
   return set;
