@@ -230,8 +230,6 @@ weft_cluster_has (const struct weft_cluster *cluster, unsigned row)
   return weft_sheet_has (&weft_cluster_sheet, cluster->f.at, row);
 }
 
-/* Refuses field fabric_kind, because the kind of fabric decides which fields the topology file must
- * give. */
 gboolean
 weft_cluster_may_set (const struct weft_cluster *cluster, unsigned row, GError **error)
 {
@@ -240,7 +238,5 @@ weft_cluster_may_set (const struct weft_cluster *cluster, unsigned row, GError *
                            "found a field of a cluster with several kinds of nodes, wanted it "
                            "in %s",
                            cluster->groups->path);
-  if (row == WEFT_CLUSTER_fabric_kind)
-    return weft_bad_input (error, "found a kind of fabric, wanted it in the topology file");
-  return weft_sheet_check_kind (&weft_cluster_sheet, cluster->f.at, row, error);
+  return weft_fabric_may_set (&cluster->f, row, error);
 }

@@ -1,5 +1,7 @@
 #include "core/cluster/fabric.h"
+#include "core/base/error.h"
 #include "core/base/invariant.h"
+#include "core/base/sheet.h"
 #include "core/base/units.h"
 #include <math.h>
 
@@ -17,6 +19,14 @@ weft_fabric_check (const struct weft_cluster *cluster, GError **error)
 {
   const struct weft_fabric_ops *ops = weft_fabric_ops (cluster);
   return !ops->check || ops->check (cluster, error);
+}
+
+gboolean
+weft_fabric_may_set (const union weft_cluster_fields *fields, unsigned row, GError **error)
+{
+  if (row == WEFT_CLUSTER_fabric_kind)
+    return weft_bad_input (error, "found a kind of fabric, wanted it in the topology file");
+  return weft_sheet_check_kind (&weft_cluster_sheet, fields->at, row, error);
 }
 
 uint32_t

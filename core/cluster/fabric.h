@@ -124,6 +124,12 @@ WEFT_FABRIC_LIST (WEFT_FABRIC_OPS)
 /* Whether a cluster can have this number of GPUs. FALSE: *error is set. */
 gboolean weft_fabric_check (const struct weft_cluster *cluster, GError **error);
 
+/* Whether the field in row `row` of weft_cluster_table may be set on a cluster with these fields.
+ * FALSE with an error for fabric_kind, because the kind decides which fields a topology file must
+ * give, and for a field that this kind of fabric does not have. */
+gboolean weft_fabric_may_set (const union weft_cluster_fields *fields, unsigned row,
+                              GError **error);
+
 /* Number of consecutive GPUs, from GPU 0, that the fastest kind of link connects. */
 uint32_t weft_fabric_domain (const struct weft_cluster *cluster);
 

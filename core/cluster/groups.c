@@ -2,6 +2,7 @@
 #include "core/base/error.h"
 #include "core/base/sheet.h"
 #include "core/cluster/fabric.h"
+#include "core/cluster/platform.h"
 #include <string.h>
 
 #define NODES "nodes "
@@ -123,10 +124,10 @@ static gboolean
 load_from (const struct reading *r, struct draft *d, GError **error)
 {
   g_autofree char *name = topology_of (r, d);
-  gboolean nested = weft_groups_is_file (name);
+  gboolean nested = weft_groups_is_file (name) || weft_platform_is_file (name);
   struct weft_cluster base;
 
-  if (!nested && !weft_cluster_load (name, &base, error))
+  if (!nested && !weft_sheet_load (&weft_cluster_sheet, name, base.f.at, error))
     return weft_conf_blame (r->conf, d->from, error);
   if (nested || base.f.fabric_kind != WEFT_FABRIC_RAILS || weft_cluster_is_cpu (&base)) {
     weft_bad_input (error,
@@ -222,8 +223,7 @@ read_fabric (const struct reading *r, GError **error)
       continue;
     g_autofree char *name = g_strconcat ("fabric_", entry->key, NULL);
     int row = weft_table_find (&weft_cluster_table, name);
-    const struct weft_cluster base = { .f = *first };
-    if ((row >= 0 && !weft_cluster_may_set (&base, (unsigned) row, error)) ||
+    if ((row >= 0 && !weft_fabric_may_set (first, (unsigned) row, error)) ||
         !set_field (entry, name, first, error))
       return weft_conf_blame (r->conf, entry, error);
   }

@@ -183,7 +183,7 @@ static void
 registers_are_those_of_the_compiler (void **state)
 {
   g_autofree char *text = NULL;
-  uint32_t least, most, checked = 0;
+  uint32_t least = 0, most = 0, checked = 0;
 
   (void) state;
   if (!g_file_get_contents (WEFT_SOURCE_DIR "/kernels/cuda/RESOURCES.md", &text, NULL, NULL))
