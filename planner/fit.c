@@ -126,8 +126,9 @@ add_row (struct fit *f, unsigned index, uint32_t *n_refused)
     return;
   g_autoptr (weft_row_job) job =
       weft_row_job_new (f->assumptions, f->table, index, &refusal);
-  *n_refused += refusal != NULL;
-  if (refusal || job->totals == WEFT_TOTALS_APART)
+  gboolean refused = refusal || !weft_cluster_one_kind (&job->job.cluster, "weft fit", &refusal);
+  *n_refused += refused;
+  if (refused || job->totals == WEFT_TOTALS_APART)
     return;
   struct row row = { index, source_of (f, id), weft_row_job_seconds (job),
                      weft_row_job_bytes (job) };

@@ -15,8 +15,6 @@ weft_row_plans_new (weft_row_job *job, GError **error)
   g_autoptr (weft_row_plans) row = g_new0 (weft_row_plans, 1);
 
   row->job = job;
-  if (!weft_cluster_one_kind (&job->job.cluster, "weft fit", error))
-    return NULL;
   weft_shorten (&job->job, &row->shortened);
   for (uint32_t i = 0; i < row->shortened.n; i++)
     if (!(row->plan[i] =
