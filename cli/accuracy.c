@@ -205,9 +205,9 @@ append_bands (const struct page *p)
 static void
 append_order (const struct page *p, const struct weft_sweep_order *order)
 {
-  g_string_append_printf (p->text, "| %s%s | %u | %u | %.2f | %.2f |", order->name,
+  g_string_append_printf (p->text, "| %s%s | %u | %u | %.2f | %.2f | %.2f |", order->name,
                           order->apart ? " (apart)" : "", order->rows, order->strategies,
-                          order->spearman, order->kendall);
+                          order->spearman, order->reachable, order->kendall);
   if (order->pairs)
     g_string_append_printf (p->text, " %.0f %% of %u |", 100 * order->right, order->pairs);
   else
@@ -230,10 +230,12 @@ append_orders (const struct page *p)
       "`model_ref` or\n`layers`, `hidden`, `heads`, `kv_heads`, `seq`, `gpu`), with at least "
       "eight strategies (knobs, micro batch,\nprecision). Rows are ordered by GPU-seconds of a "
       "sequence. *Pairs* are two rows with the same GPUs, batch,\nprecision and release of the "
-      "software: the part that is predicted in the right order.\n\n"
-      "| sweep | rows | strategies | Spearman | Kendall | pairs in order | "
+      "software: the part that is predicted in the right order. *Reachable* is the Spearman "
+      "correlation\nof a predictor that knows every measured time, but has one time for all runs "
+      "of one job.\n\n"
+      "| sweep | rows | strategies | Spearman | reachable | Kendall | pairs in order | "
       "place of the fastest row |\n"
-      "|---|---|---|---|---|---|---|\n");
+      "|---|---|---|---|---|---|---|---|\n");
   for (guint i = 0; i < orders->len; i++) {
     const struct weft_sweep_order *order = &g_array_index (orders, struct weft_sweep_order, i);
     append_order (p, order);

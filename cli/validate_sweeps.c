@@ -69,6 +69,7 @@ add_order (JsonBuilder *b, const struct weft_sweep_order *order)
   weft_json_int (b, "rows", order->rows);
   weft_json_int (b, "strategies", order->strategies);
   weft_json_real_or_null (b, "spearman", order->spearman);
+  weft_json_real_or_null (b, "spearman_reachable", order->reachable);
   weft_json_real_or_null (b, "kendall", order->kendall);
   weft_json_int (b, "pairs", order->pairs);
   weft_json_real_or_null (b, "pairs_in_order", order->right);

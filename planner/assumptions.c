@@ -11,7 +11,13 @@ static const char *const flops_words[] = { WEFT_MEASURED_FLOPS_LIST (WEFT_WORD_T
 static const char *const gigabyte_words[] = { WEFT_GIGABYTE_LIST (WEFT_WORD_TEXT) NULL };
 static const char *const totals_words[] = { WEFT_MEASURED_TOTALS_LIST (WEFT_WORD_TEXT) NULL };
 static const char *const graph_words[] = { WEFT_MEASURED_GRAPH_LIST (WEFT_WORD_TEXT) NULL };
+static const char *const steps_words[] = { WEFT_MEASURED_STEPS_LIST (WEFT_WORD_TEXT) NULL };
 
+#define MEASURED_RUNS                                                                              \
+  {                                                                                                \
+    .name = "measured.runs", .type = WEFT_TYPE_INT, .def = "1", .lo = "1", .hi = "65536",          \
+    .unit = ""                                                                                     \
+  }
 #define MEASURED(key, words_)                                                                      \
   { .name = "measured." key, .type = WEFT_TYPE_WORD, .def = words_[0], .words = words_ }
 
@@ -59,6 +65,8 @@ read_measured (const char *key, const char *value, weft_row_job *row, GError **e
     { MEASURED ("flops", flops_words), &row->flops },
     { MEASURED ("totals", totals_words), &row->totals },
     { MEASURED ("graph", graph_words), &row->graph },
+    { MEASURED ("steps", steps_words), &row->steps },
+    { MEASURED_RUNS, &row->runs },
   };
   union weft_value word;
 
@@ -68,9 +76,11 @@ read_measured (const char *key, const char *value, weft_row_job *row, GError **e
       *keys[i].word = ok ? (int) word.i : 0;
       return ok;
     }
-  return weft_bad_input (error, "unknown key \"%s\"; wanted %s, %s, %s or %s", key,
-                         keys[0].field.name, keys[1].field.name, keys[2].field.name,
-                         keys[3].field.name);
+  g_autoptr (GString) names = g_string_new (keys[0].field.name);
+  for (unsigned i = 1; i < G_N_ELEMENTS (keys); i++)
+    g_string_append_printf (names, "%s%s", i + 1 < G_N_ELEMENTS (keys) ? ", " : " or ",
+                            keys[i].field.name);
+  return weft_bad_input (error, "unknown key \"%s\"; wanted %s", key, names->str);
 }
 
 static gboolean
@@ -289,6 +299,7 @@ weft_row_job_new (const weft_assumptions *assumptions, const weft_published *tab
 {
   weft_row_job *row = g_new0 (weft_row_job, 1);
 
+  row->runs = 1;
   row->applied = g_ptr_array_new_with_free_func (free_applied);
   for (unsigned i = 0; i < WEFT_N_COLUMN; i++)
     row->cell[i] = g_strdup (weft_published_cell (table, index, i));

@@ -17,6 +17,11 @@
  *   measured.flops    how the source counts the FLOPs of attention, if it prints a rate, or a
  *                     share of the specified bf16 rate, and no time: `causal` or `full`
  *   measured.graph    `step`: the source ran each step as one captured CUDA graph
+ *   measured.runs     the number of times that the source runs the pipeline in a step: it passes
+ *                     the microbatches of one run through all stages, reduces their gradients,
+ *                     and starts the next run; the update follows the last run
+ *   measured.steps    `overlapped`: a rank of the source begins the next step as soon as it has
+ *                     ended its own work, without waiting for other ranks
  *   measured.totals   `apart`: the row counts in its source and its group, but in no total
  *   why               the reason, for readers
  *
@@ -69,14 +74,20 @@ enum weft_measured_totals { WEFT_MEASURED_TOTALS_LIST (WEFT_WORD_ID) WEFT_N_MEAS
   X (WEFT_MEASURED_GRAPH_STEP, "step", "each step was one captured CUDA graph")
 enum weft_measured_graph { WEFT_MEASURED_GRAPH_LIST (WEFT_WORD_ID) WEFT_N_MEASURED_GRAPH };
 
+#define WEFT_MEASURED_STEPS_LIST(X)                                                                \
+  X (WEFT_STEPS_APART, "apart", "all ranks begin a step together")                                 \
+  X (WEFT_STEPS_OVERLAPPED, "overlapped", "a rank begins its next step while others end theirs")
+enum weft_measured_steps { WEFT_MEASURED_STEPS_LIST (WEFT_WORD_ID) WEFT_N_MEASURED_STEPS };
+
 typedef struct weft_row_job {
   struct weft_job job; /* the job; valid if weft_row_job_new() set no error */
   char *cell[WEFT_N_COLUMN]; /* texts of all cells of the row; rules have replaced blank cells */
   /* keys of rules that were applied to the row, struct weft_applied *, in order */
   GPtrArray *applied;
-  /* values of enum weft_measured_memory, _flops, _totals and _graph */
-  int memory, flops, totals, graph;
+  /* values of enum weft_measured_memory, _flops, _totals, _graph and _steps */
+  int memory, flops, totals, graph, steps;
   int gigabyte;              /* unit of the measured memory, value of enum weft_gigabyte */
+  int runs;                  /* of the pipeline in a step, at least 1 */
 } weft_row_job;
 
 /* Makes the job of a row. If the job breaks a rule of rules.def, or a value needs a cell that is

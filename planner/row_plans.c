@@ -13,9 +13,16 @@ weft_row_plans *
 weft_row_plans_new (weft_row_job *job, GError **error)
 {
   g_autoptr (weft_row_plans) row = g_new0 (weft_row_plans, 1);
+  int64_t microbatches = weft_job_microbatches (&job->job);
 
   row->job = job;
-  weft_shorten (&job->job, &row->shortened);
+  if (microbatches % job->runs) {
+    weft_bad_input (error, "measured.runs = %d must divide %" G_GINT64_FORMAT " microbatches",
+                    job->runs, microbatches);
+    return NULL;
+  }
+  struct weft_job run = weft_shorten_to (&job->job, microbatches / job->runs);
+  weft_shorten (&run, &row->shortened);
   for (uint32_t i = 0; i < row->shortened.n; i++)
     if (!(row->plan[i] =
               weft_plan_new_draft (&row->shortened.job[i], depth_of (&job->job), NULL, error)))
@@ -40,6 +47,55 @@ weft_row_plans_price (weft_row_plans *row, const union weft_cluster_fields *clus
     weft_plan_price (row->plan[i], cluster, stack);
 }
 
+/* Seconds of Adam's kernels on the stage where they take longest. */
+static double
+update_seconds (const weft_plan *plan)
+{
+  double most = 0;
+
+  for (uint32_t role = 0; role < plan->n_roles; role++) {
+    double sum = 0;
+    for (uint32_t op = 0; op < plan->role[role]->n_op; op++)
+      sum += plan->role[role]->op[op].kind == WEFT_OP_ADAM ? plan->seconds[role][op] : 0;
+    most = fmax (most, sum);
+  }
+  return most;
+}
+
+/* Seconds from the first forward pass of a row of the timeline to the end of its step, without the
+ * time in which it waits for all ranks: collectives of lane world check gradients, and sum up
+ * metrics. */
+static double
+busy_seconds (const weft_plan *plan, const weft_timeline *timeline, uint32_t row)
+{
+  const weft_program *p = plan->role[timeline->role[row]];
+  double begin = timeline->seconds, latest = 0, waits = 0;
+
+  for (uint32_t i = 0; i < p->n_op; i++) {
+    const struct weft_op *op = &p->op[i];
+    if (op->lane == WEFT_LANE_GPU && op->phase == WEFT_PHASE_FORWARD && op->micro == 0 &&
+        op->kind != WEFT_OP_ZERO)
+      begin = fmin (begin, timeline->begin[row][i]);
+    if (op->lane == WEFT_LANE_WORLD)
+      waits += fmax (0, timeline->begin[row][i] - latest);
+    latest = fmax (latest, timeline->end[row][i]);
+  }
+  return timeline->seconds - begin - waits;
+}
+
+/* The time from step to step: that of the rank that is busy longest, if the steps overlap. */
+static double
+step_seconds (const weft_row_plans *row, const weft_plan *plan, const weft_timeline *timeline)
+{
+  double most = 0;
+
+  if (row->job->steps != WEFT_STEPS_OVERLAPPED)
+    return timeline->seconds;
+  for (uint32_t i = 0; i < timeline->n; i++)
+    most = fmax (most, busy_seconds (plan, timeline, i));
+  return most;
+}
+
 double
 weft_row_plans_seconds (const weft_row_plans *row, const struct weft_exec_ops *executor,
                         GError **error)
@@ -55,9 +111,10 @@ weft_row_plans_seconds (const weft_row_plans *row, const struct weft_exec_ops *e
         weft_exec_run (executor, row->plan[i], &folded, error);
     if (!timeline)
       return NAN;
-    seconds[i] = timeline->seconds;
+    seconds[i] = step_seconds (row, row->plan[i], timeline);
   }
-  return weft_shortened_seconds (&row->shortened, seconds);
+  return row->job->runs * weft_shortened_seconds (&row->shortened, seconds) -
+         (row->job->runs - 1) * update_seconds (row->plan[0]);
 }
 
 static double

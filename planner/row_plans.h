@@ -1,5 +1,6 @@
 /* row_plans.h - predicts one row of a table of published measurements. Plans are made for the short
- * steps of its job (shorten.h), and an executor runs them. */
+ * steps of its job (shorten.h), and an executor runs them. If the source runs the pipeline several
+ * times in a step (measured.runs in assumptions.h), the plans are those of one run. */
 #pragma once
 #include "core/exec/exec.h"
 #include "planner/assumptions.h"

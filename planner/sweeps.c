@@ -63,33 +63,67 @@ sign (double difference)
   return (difference > 0) - (difference < 0);
 }
 
-/* The rank (position in sorted order, from 1) of a run. Runs with equal values all have the mean of
+/* The rank (position in sorted order, from 1) of value `of`. Equal values all have the mean of
  * their ranks. */
 static double
-rank_of (const struct run *run, guint n, guint of, gboolean predicted)
+rank_of (const double *value, guint n, guint of)
 {
   double rank = 0.5;
 
-  for (guint i = 0; i < n; i++) {
-    double difference = predicted ? run[of].predicted - run[i].predicted
-                                  : run[of].measured - run[i].measured;
-    rank += difference > 0 ? 1 : difference < 0 ? 0 : 0.5;
-  }
+  for (guint i = 0; i < n; i++)
+    rank += value[of] > value[i] ? 1 : value[of] < value[i] ? 0 : 0.5;
   return rank;
 }
 
 static double
-spearman (const struct run *run, guint n)
+spearman (const double *a, const double *b, guint n)
 {
-  double product = 0, of_predicted = 0, of_measured = 0, middle = (n + 1) / 2.0;
+  double product = 0, of_a = 0, of_b = 0, middle = (n + 1) / 2.0;
 
   for (guint i = 0; i < n; i++) {
-    double x = rank_of (run, n, i, TRUE) - middle, y = rank_of (run, n, i, FALSE) - middle;
+    double x = rank_of (a, n, i) - middle, y = rank_of (b, n, i) - middle;
     product += x * y;
-    of_predicted += x * x;
-    of_measured += y * y;
+    of_a += x * x;
+    of_b += y * y;
   }
-  return product / sqrt (of_predicted * of_measured);
+  return product / sqrt (of_a * of_b);
+}
+
+/* Whether two runs are the same job: every prediction is equal for both. */
+static gboolean
+are_repeats (const struct run *a, const struct run *b)
+{
+  return are_alike (a, b) && g_str_equal (a->row->strategy, b->row->strategy) &&
+         a->predicted == b->predicted;
+}
+
+/* The mean of the measured values of all repeats of a run. */
+static double
+mean_of_repeats (const struct run *run, guint n, guint of)
+{
+  double sum = 0, count = 0;
+
+  for (guint i = 0; i < n; i++)
+    if (are_repeats (&run[i], &run[of])) {
+      sum += run[i].measured;
+      count++;
+    }
+  return sum / count;
+}
+
+static void
+correlate (const struct run *run, guint n, struct weft_sweep_order *order)
+{
+  g_autofree double *predicted = g_new (double, n), *measured = g_new (double, n),
+                    *mean = g_new (double, n);
+
+  for (guint i = 0; i < n; i++) {
+    predicted[i] = run[i].predicted;
+    measured[i] = run[i].measured;
+    mean[i] = mean_of_repeats (run, n, i);
+  }
+  order->spearman = spearman (predicted, measured, n);
+  order->reachable = spearman (mean, measured, n);
 }
 
 /* Computes Kendall's tau-b, and counts the pairs of alike rows. */
@@ -151,10 +185,10 @@ weft_sweeps_order (const weft_errors *errors)
     struct weft_sweep_order order = { .name = run->row->sweep,
                                      .apart = run->row->apart,
                                      .rows = end - begin,
-                                     .strategies = count_strategies (run, end - begin),
-                                     .spearman = spearman (run, end - begin) };
+                                     .strategies = count_strategies (run, end - begin) };
     if (order.strategies < WEFT_SWEEP_STRATEGIES)
       continue;
+    correlate (run, order.rows, &order);
     count_pairs (run, order.rows, &order);
     place_best (run, order.rows, &order);
     g_array_append_val (orders, order);

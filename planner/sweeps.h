@@ -27,6 +27,9 @@ struct weft_sweep_order {
   uint32_t rows, strategies;
   /* rank correlations, -1..1; equal values have the mean of their ranks */
   double spearman, kendall;
+  /* the Spearman correlation of a predictor that knows the measured times, but has one time for
+   * each job: the mean of its runs, where the source ran a job several times. 1 without repeats */
+  double reachable;
   uint32_t pairs;            /* number of pairs of alike rows whose measured times differ */
   double right;              /* fraction of the `pairs` whose order is predicted right */
   const char *best;          /* id of the run with the shortest measured time */

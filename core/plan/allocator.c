@@ -145,6 +145,29 @@ keep_weights (struct replay *r)
   }
 }
 
+/* Whether weights are sharded over replicas, so that the update runs over the shards of single
+ * parameters. */
+static gboolean
+shards_weights (const struct replay *r)
+{
+  const union weft_strategy *k = &r->job->strategy;
+
+  return k->use_megatron_fsdp || k->distributed_config == WEFT_FSDP2;
+}
+
+/* The bytes of a buffer that exists during the whole step: those of the program, in which shards of
+ * weights, gradients and Adam's moments are fp32, or those of the training precision. */
+static double
+permanent_bytes (const struct replay *r, const struct weft_buf *b)
+{
+  gboolean shard = b->kind == WEFT_BUF_WEIGHTS || b->kind == WEFT_BUF_GRADIENTS ||
+                   b->kind == WEFT_BUF_OPTIMIZER;
+
+  if (!r->stack->narrow_shards || !shards_weights (r) || !shard || b->dtype != WEFT_FP32)
+    return (double) b->bytes;
+  return weft_dtype_bytes (weft_job_product_dtype (r->job)) * elements (b);
+}
+
 static void
 hold_buffers (struct replay *r)
 {
@@ -154,7 +177,7 @@ hold_buffers (struct replay *r)
         !weft_allocator_holds (r->job, r->p, b))
       continue;
     if (b->permanent)
-      keep (r, b->kind, (double) b->bytes);
+      keep (r, b->kind, permanent_bytes (r, b));
     else if (b->first != WEFT_NO_OP)
       hold (r, b->kind, (double) b->bytes, b->first, b->last);
   }
@@ -245,16 +268,6 @@ hold_end_gradients (struct replay *r)
     else if (r->p->op[op].kind == WEFT_OP_MATMUL_WGRAD && r->p->op[op].layer == WEFT_NO_LAYER &&
              r->stack->dummy_weight_gradients)
       hold_contribution (r, op, operand (r, op, 2));
-}
-
-/* Whether weights are sharded over replicas, so that the update runs over the shards of single
- * parameters. */
-static gboolean
-shards_weights (const struct replay *r)
-{
-  const union weft_strategy *k = &r->job->strategy;
-
-  return k->use_megatron_fsdp || k->distributed_config == WEFT_FSDP2;
 }
 
 /* Number of elements of the largest parameter. */

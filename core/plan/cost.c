@@ -340,6 +340,25 @@ gpt_oss_bytes (const struct weft_cost *cost, enum weft_op_kind kind, const struc
              : 0;
 }
 
+/* Bytes that a rotary embedding of kernels one after the other moves beside those of the op's
+ * formula. With latent attention only a part of each query and of the shared keys is rotated. */
+static double
+rotary_bytes (const struct weft_cost *cost, enum weft_op_kind kind, const struct weft_shape *s)
+{
+  double rows = (double) s->dim[0], each = cost->compiled ? 0 : cost->stack->rotary_bytes;
+
+  switch (kind) {
+  case WEFT_OP_ROPE:
+  case WEFT_OP_ROPE_BWD:
+    return each * rows * (double) s->dim[1];
+  case WEFT_OP_LATENT_JOIN:
+  case WEFT_OP_LATENT_JOIN_BWD:
+    return each * rows * (double) (s->dim[1] + 1) * (double) s->dim[3];
+  default:
+    return 0;
+  }
+}
+
 /* The factor by which deterministic_mode slows down a kernel; 1 for kernels without a separate
  * deterministic form. */
 static double
@@ -449,7 +468,8 @@ split (const struct weft_cost *cost, enum weft_op_kind kind, const struct weft_s
   struct weft_cost_parts parts = { .flops = weft_op_info[kind].flops (s),
                                    .bytes = moved_bytes (cost, kind, s) +
                                             loss_bytes (cost, kind, s) +
-                                            gpt_oss_bytes (cost, kind, s),
+                                            gpt_oss_bytes (cost, kind, s) +
+                                            rotary_bytes (cost, kind, s),
                                    .rate = rate_of (cost, kind, s),
                                    .gap = stack->kernel_gap };
 

@@ -46,6 +46,7 @@ struct weft_cost {
   gboolean fp8_attention; /* whether attention in one kernel is priced with fp8 products */
   double expert_outputs; /* outputs of an expert for each inner element of it, if experts are priced
                           * as those of GPT-OSS; 0: they are not */
+  gboolean compiled; /* whether a compiler joins pointwise kernels (enable_compile) */
   double loss; /* fraction of the stack's loss_ bytes that the loss moves: 0 if it is fused */
 };
 

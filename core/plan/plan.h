@@ -54,6 +54,7 @@ weft_plan_cost (const weft_plan *plan)
                           ? (double) plan->job.model.hidden_size /
                                 (double) plan->job.model.moe_ffn_hidden_size
                           : 0,
+    .compiled = k->enable_compile,
     .loss = !k->cross_entropy_loss_fusion ? 1 : native ? plan->job.stack.loss_native_share : 0
   };
 }

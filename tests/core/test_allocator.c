@@ -224,6 +224,19 @@ shards_exist_in_two_precisions (void **state)
   assert_true (run (JOB, words).flat == 0);
 }
 
+/* Shards of weights, gradients and two moments are 2 B an element each instead of 4. */
+static void
+shards_may_be_narrow (void **state)
+{
+  const char *words = "gpus=2 distributed_config=fsdp2";
+  g_autofree char *narrow = g_strconcat (words, " narrow_shards=1", NULL);
+
+  (void) state;
+  assert_true (run (JOB, words).permanent - run (JOB, narrow).permanent ==
+               4 * 2 * updated_elements (words));
+  assert_true (run (JOB, "gpus=2 narrow_shards=1").permanent == run (JOB, "gpus=2").permanent);
+}
+
 /* A stack whose software has a caching allocator instead of an arena. Plans and drafts of a search
  * must report the memory that the allocator takes. Ops never wait for memory, even if the arena
  * would exceed the GPU. */
@@ -300,5 +313,6 @@ static const struct CMUnitTest tests[] = {
   cmocka_unit_test (flat_tensors_of_the_update_have_their_own_blocks),
   cmocka_unit_test (buckets_copy_gradients_for_their_reduction),
   cmocka_unit_test (shards_exist_in_two_precisions),
+  cmocka_unit_test (shards_may_be_narrow),
 };
 WEFT_TESTS (tests)

@@ -583,6 +583,37 @@ experts_of_gpt_oss_move_more (void **state)
   }
 }
 
+/* A latent query has a rotary part for each head, and all heads share that of the key. */
+static void
+rotary_embeddings_of_single_kernels_move_more (void **state)
+{
+  static const struct {
+    enum weft_op_kind kind;
+    struct weft_shape shape;
+    double rotated;
+  } row[] = {
+    { WEFT_OP_ROPE, { .dim = { 64, 32 }, .dtype = WEFT_BF16 }, 64 * 32 },
+    { WEFT_OP_ROPE_BWD, { .dim = { 64, 32 }, .dtype = WEFT_BF16 }, 64 * 32 },
+    { WEFT_OP_LATENT_JOIN, { .dim = { 64, 4, 8, 2, 8 }, .dtype = WEFT_BF16 }, 64 * 5 * 2 },
+    { WEFT_OP_LATENT_JOIN_BWD, { .dim = { 64, 4, 8, 2, 8 }, .dtype = WEFT_BF16 }, 64 * 5 * 2 },
+    { WEFT_OP_ADD, { .dim = { 64, 32 }, .dtype = WEFT_BF16 }, 0 },
+  };
+  struct desk d;
+
+  (void) state;
+  set_up (&d);
+  for (unsigned i = 0; i < G_N_ELEMENTS (row); i++) {
+    d.job.stack.rotary_bytes = 0;
+    double plain = weft_cost_split (&d.cost, row[i].kind, &row[i].shape).bytes;
+    d.job.stack.rotary_bytes = 17;
+    d.cost.compiled = FALSE;
+    assert_near (weft_cost_split (&d.cost, row[i].kind, &row[i].shape).bytes,
+                 plain + 17 * row[i].rotated);
+    d.cost.compiled = TRUE;
+    assert_near (weft_cost_split (&d.cost, row[i].kind, &row[i].shape).bytes, plain);
+  }
+}
+
 /* The knob fp8_priced_as changes the rate of fp8 matmuls, and not that of bf16 matmuls. */
 static void
 a_priced_scaling_has_a_rate_of_its_own (void **state)
@@ -795,6 +826,7 @@ static const struct CMUnitTest tests[] = {
   cmocka_unit_test (a_loss_that_is_not_fused_moves_copies_of_the_logits),
   cmocka_unit_test (fusion_of_the_loss_decides_what_it_moves),
   cmocka_unit_test (experts_of_gpt_oss_move_more),
+  cmocka_unit_test (rotary_embeddings_of_single_kernels_move_more),
   cmocka_unit_test (a_priced_scaling_has_a_rate_of_its_own),
   cmocka_unit_test (only_hopper_multiplies_codes_of_experts_by_our_kernels),
   cmocka_unit_test (heads_that_matrix_units_do_not_take_have_the_other_rate),

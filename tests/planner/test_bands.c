@@ -300,12 +300,12 @@ what_was_never_measured_is_said (void **state)
 
 /* ------------------------------------------------------------------------------- sweeps */
 
+static int number; /* of strategies so far */
+
 /* Appends a row of a strategy on 8 GPUs, with its predicted and measured seconds. */
 static void
 append_strategy (GString *rows, const char *sweep, int sequences, double predicted, double measured)
 {
-  static int number;
-
   g_string_append_printf (rows, "x-%d,x,A,counted,g,90,s,s,8,data,0,bf16,%s,%d,%d,%.9g,%.9g,,,\n",
                           number, sweep, number, sequences, predicted, predicted / measured - 1);
   number++;
@@ -330,10 +330,31 @@ an_exchanged_pair_lowers_the_rank_correlations (void **state)
   const struct weft_sweep_order *order = &g_array_index (orders, struct weft_sweep_order, 0);
   assert_int_equal (order->rows, 8);
   near_to (order->spearman, 1 - 12.0 / 504);
+  near_to (order->reachable, 1);
   near_to (order->kendall, 26.0 / 28);
   near_to (order->right, 27.0 / 28);
   assert_int_equal (order->place, 2);
   assert_false (order->top);
+}
+
+/* Eight strategies, of which the last ran twice, and took 8 and 5.5 s.
+ * A predictor has one time for both runs, and cannot order the second run before the sixth
+ * strategy and the first one after the seventh. */
+static void
+runs_of_one_job_lower_what_is_reachable (void **state)
+{
+  g_autoptr (GString) rows = g_string_new (NULL);
+
+  (void) state;
+  for (int i = 1; i <= 8; i++)
+    append_strategy (rows, "one", 8, i, i);
+  g_string_append (rows, "y-1,x,A,counted,g,90,s,s,8,data,0,bf16,one,");
+  g_string_append_printf (rows, "%d,8,8,%.9g,,,\n", number - 1, 8 / 5.5 - 1);
+  g_autoptr (weft_errors) errors = parse (rows->str);
+  g_autoptr (GArray) orders = weft_sweeps_order (errors);
+  const struct weft_sweep_order *order = &g_array_index (orders, struct weft_sweep_order, 0);
+  assert_int_equal (order->rows, 9);
+  assert_true (order->reachable < 1 && order->reachable >= order->spearman);
 }
 
 /* Each row has another batch size, so no two rows can be compared by step time. Rows are then
@@ -400,6 +421,7 @@ static const struct CMUnitTest tests[] = {
   cmocka_unit_test (a_margin_covers_what_sources_differ_by),
   cmocka_unit_test (what_was_never_measured_is_said),
   cmocka_unit_test (an_exchanged_pair_lowers_the_rank_correlations),
+  cmocka_unit_test (runs_of_one_job_lower_what_is_reachable),
   cmocka_unit_test (rows_of_different_batches_compare_by_sequence),
   cmocka_unit_test (one_strategy_has_no_order),
   cmocka_unit_test (what_a_cluster_has_in_common_does_not_count_in_ratios),
