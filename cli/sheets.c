@@ -391,10 +391,11 @@ show_help (const struct weft_cli_sheets *kind)
   if (weft_cli_form == WEFT_CLI_FORM_FLAGS)
     return 0;
   printf ("usage: weft %s [NAME] [--json]\n\n"
-          "Lists the files of %s/, or shows one: a bundled name or a path to an .ini.\n\n"
+          "Lists the files of %s/, or shows one: a bundled name or a path to an .ini%s.\n\n"
           "examples:\n  weft %s\n  weft %s %s\n  weft %s --json\n",
-          kind->command, kind->sheet->folder, kind->command, kind->command, kind->example,
-          kind->command);
+          kind->command, kind->sheet->folder,
+          kind->claims ? " or to a SimGrid platform (.xml)" : "", kind->command, kind->command,
+          kind->example, kind->command);
   return 0;
 }
 
@@ -408,5 +409,7 @@ weft_cli_sheets (const struct weft_cli_sheets *kind, int argc, char **argv)
     return weft_cli_fail (error);
   if (ask.help)
     return show_help (kind);
+  if (ask.name && kind->claims && kind->claims (ask.name))
+    return kind->show (ask.name, ask.json);
   return ask.name ? show_one (kind, ask.name, ask.json) : show_all (kind, ask.json);
 }

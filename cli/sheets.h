@@ -9,6 +9,10 @@ struct weft_cli_sheets {
   /* heads of the table's columns for this kind of file, NULL-terminated */
   const char *const *heads;
   char *(*cell) (const union weft_value *values, unsigned column);
+  /* whether a path names a file of another form, and the command that shows it; both NULL: there is
+   * no other form */
+  gboolean (*claims) (const char *path);
+  int (*show) (const char *path, gboolean json);
 };
 
 /* Runs the command with arguments [NAME] [--json] [--help]. Returns the exit status. */
