@@ -100,6 +100,7 @@ pdf_circle (struct weft_pen *pen, struct weft_spot middle, double radius,
 {
   cairo_t *cairo = ((struct pdf *) pen)->cairo;
 
+  cairo_new_path (cairo); /* text leaves a point, from which an arc would draw a line */
   cairo_arc (cairo, middle.x, middle.y, radius, 0, 2 * G_PI);
   paint (cairo, brush);
 }

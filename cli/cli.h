@@ -48,6 +48,8 @@
   X (topologies, "list the bundled clusters, with the source of every number",                     \
      "weft topologies dgx-h100")                                                                   \
   X (stacks, "list the software stacks that can be predicted", "weft stacks megatron-core")       \
+  X (draw, "draw the columns of a table as lines, as SVG or PDF",                                  \
+     "weft draw losses.csv --y loss --figure losses.svg")                                          \
   X (completion, "print the completion for bash or zsh, or the page for man",                      \
      "weft completion bash")
 

@@ -241,7 +241,8 @@ run (const weft_cli_input *input, struct compare_ask *ask)
 
   if (!executor || !weft_cli_options_read (ask->own, executor, &ask->options.own, &error) ||
       !read_ask (input, ask, &top, &error) || !wants_trace (input, ask, &trace, &error) ||
-      !check_page (input, ask, &error) || !open_side (input->operand, executor, &ask->options, &a, &error))
+      !check_page (input, ask, &error) ||
+      !open_side (input->operand, executor, &ask->options, &a, &error))
     return weft_cli_fail (error);
   if (trace)
     return compare_trace (input, ask, &a, &error) ? 0 : weft_cli_fail (error);

@@ -63,10 +63,11 @@ append_settings (GString *out, const weft_compare *c)
   for (guint i = 0; i < c->setting->len; i++) {
     const struct weft_compare_setting *s =
         &g_array_index (c->setting, struct weft_compare_setting, i);
+    g_autofree char *a = weft_compare_setting_text (s, A), *b = weft_compare_setting_text (s, B);
     g_string_append (out, "<tr>");
     append_cell (out, s->name);
-    append_cell (out, s->text[A]);
-    append_cell (out, s->text[B]);
+    append_cell (out, a);
+    append_cell (out, b);
     g_string_append (out, "</tr>\n");
   }
   g_string_append (out, "</table></div>\n");

@@ -1,6 +1,7 @@
 #include "cli/ask.h"
 #include "cli/cli.h"
 #include "cli/critical_page.h"
+#include "cli/op_facts_page.h"
 #include "cli/sure.h"
 #include "core/base/error.h"
 #include "core/report/explain.h"
@@ -139,9 +140,50 @@ show_critical (const weft_plan *plan, const weft_timeline *timeline, gboolean gr
   return 0;
 }
 
-static int
-run (const weft_cli_input *input, const char *role_text, gboolean graph, gboolean critical)
+/* The op with this number or, if the text is no number, the first whose label contains it. */
+static gboolean
+find_op (const char *text, const weft_program *p, uint32_t *op, GError **error)
 {
+  char *end;
+  guint64 number = g_ascii_strtoull (text, &end, 10);
+
+  if (g_ascii_isdigit (*text) && !*end && number < p->n_op) {
+    *op = (uint32_t) number;
+    return TRUE;
+  }
+  for (*op = 0; *op < p->n_op && *text && *end; ++*op) {
+    g_autofree char *label = weft_op_label (p, *op);
+    if (strstr (label, text))
+      return TRUE;
+  }
+  return weft_bad_input (error,
+                         "--op: found \"%s\", wanted the number of an op of stage %u, 0 to %u, or "
+                         "a part of its label; weft program lists them",
+                         text, p->role, p->n_op - 1);
+}
+
+static int
+show_op (const weft_plan *plan, int64_t role, const char *text, gboolean json)
+{
+  g_autoptr (GError) error = NULL;
+  uint32_t op;
+
+  if (!find_op (text, plan->role[role], &op, &error))
+    return weft_cli_fail (error);
+  (json ? weft_cli_op_facts_json : weft_cli_op_facts_print) (plan, (uint32_t) role, op);
+  return 0;
+}
+
+/* What the flags ask for. */
+struct explain_ask {
+  const char *role, *op;
+  gboolean graph, critical;
+};
+
+static int
+run (const weft_cli_input *input, const struct explain_ask *ask)
+{
+  gboolean graph = ask->graph;
   const union weft_sim_options own = { { .graph = graph } };
   const struct weft_exec_options options = { .own = weft_own_options_of (weft_exec_sim.options,
                                                                          own.at) };
@@ -153,12 +195,14 @@ run (const weft_cli_input *input, const char *role_text, gboolean graph, gboolea
     return weft_cli_fail (error);
   g_autoptr (weft_cli_sure) sure = weft_cli_sure_new (&error);
   g_autoptr (weft_plan) plan = sure ? weft_plan_new (&job, &error) : NULL;
-  if (!plan || !read_role (role_text, plan, &role, &error))
+  if (!plan || !read_role (ask->role, plan, &role, &error))
     return weft_cli_fail (error);
+  if (ask->op)
+    return show_op (plan, role, ask->op, input->json);
   g_autoptr (weft_timeline) timeline = weft_exec_run (&weft_exec_sim, plan, &options, &error);
   if (!timeline)
     return weft_cli_fail (error);
-  if (critical)
+  if (ask->critical)
     return show_critical (plan, timeline, graph, input->json);
   g_autoptr (weft_report) report = weft_report_new (plan, timeline);
   g_autoptr (weft_explain) explain = weft_explain_new (report, role);
@@ -174,14 +218,18 @@ run (const weft_cli_input *input, const char *role_text, gboolean graph, gboolea
 int
 weft_cli_explain (int argc, char **argv)
 {
-  gboolean graph = FALSE, critical = FALSE;
-  const char *role = NULL;
+  struct explain_ask ask = { 0 };
   const struct weft_cli_flag flags[] = {
-    { .name = "role", .value = "N", .text = &role, .doc = "the pipeline stage to explain [0]" },
+    { .name = "role", .value = "N", .text = &ask.role, .doc = "the pipeline stage to explain [0]" },
+    { .name = "op",
+      .value = "OP",
+      .text = &ask.op,
+      .doc = "one op instead, by its number or a part of its label (\"L3 qkv m0\"): its formulas, "
+             "the rates and their sources, its buffers" },
     { .name = "critical-path",
-      .on = &critical,
+      .on = &ask.critical,
       .doc = "print what would shorten the step instead, and by how much" },
-    { .name = "graph", .on = &graph, .doc = WEFT_OPTION_PREDICTED_GRAPH_DOC },
+    { .name = "graph", .on = &ask.graph, .doc = WEFT_OPTION_PREDICTED_GRAPH_DOC },
   };
   const struct weft_cli_page page = {
     .usage = "weft explain [JOB] [flags] [--json]",
@@ -191,6 +239,7 @@ weft_cli_explain (int argc, char **argv)
         "as a sum, and the memory of a stage.  Each section names the source of its formulas.",
     .examples = "  weft explain --model llama3-8b --topology dgx-h100 --use-megatron-fsdp\n"
                 "  weft explain job.ini --role 1 --json\n"
+                "  weft explain job.ini --op \"L3 fc1\"\n"
                 "  weft explain --model llama3-8b --topology dgx-h100 --critical-path\n",
     .flags = flags,
     .n_flags = G_N_ELEMENTS (flags),
@@ -199,5 +248,5 @@ weft_cli_explain (int argc, char **argv)
   g_auto (weft_cli_input) input = { 0 };
   int status = weft_cli_begin (&page, argc, argv, &input);
 
-  return status == WEFT_CLI_GO_ON ? run (&input, role, graph, critical) : status;
+  return status == WEFT_CLI_GO_ON ? run (&input, &ask) : status;
 }

@@ -20,7 +20,8 @@ static const char style[] =
     "td:first-child,th:first-child{text-align:left}th{color:var(--soft)}\n"
     ".wide{overflow-x:auto}.bar{display:flex;height:1.1rem;background:var(--line);margin:.15rem 0 "
     ".5rem}\n"
-    ".key span{display:inline-block;width:.8rem;height:.8rem;margin:0 .3rem 0 1rem}\n"
+    ".key b{display:inline-block;font-weight:normal;white-space:nowrap;margin-right:1rem}\n"
+    ".key span{display:inline-block;width:.8rem;height:.8rem;margin-right:.3rem}\n"
     ".wide svg{max-width:100%;height:auto}tr.label td:first-child{padding-left:1.2rem}\n"
     ".pair{display:grid;grid-template-columns:repeat(auto-fit,minmax(20rem,1fr));gap:0 2rem}\n";
 
@@ -124,14 +125,20 @@ weft_cli_html_memory (GString *out, const weft_report *r, double capacity)
     append_bar (out, r, role, MAX (capacity, (double) r->peak_bytes));
 }
 
+/* A colour with its word, which stay on one line. */
+static void
+append_key (GString *out, unsigned look, const char *word)
+{
+  g_string_append_printf (out, "<b><span style=\"background:%s\"></span>%s</b>\n",
+                          weft_look_css (look), word);
+}
+
 void
 weft_cli_html_parts (GString *out)
 {
   g_string_append (out, "<p class=\"key\">");
   for (int part = 0; part < WEFT_N_REPORT_PART; part++)
-    g_string_append_printf (out, "<span style=\"background:%s\"></span>%s",
-                            weft_look_css (weft_report_parts[part].look),
-                            weft_report_parts[part].word);
+    append_key (out, weft_report_parts[part].look, weft_report_parts[part].word);
   g_string_append (out, "</p>\n");
 }
 
@@ -166,11 +173,9 @@ weft_cli_html_passes (GString *out)
   g_string_append (out, "<p class=\"key\">");
   for (int phase = 0; phase < WEFT_N_PHASE; phase++)
     if (phase != WEFT_PHASE_FINALIZE) /* has the look of the reduction before it */
-      g_string_append_printf (out, "<span style=\"background:%s\"></span>%s",
-                              weft_look_css (weft_phase_looks[phase].look),
-                              weft_phase_looks[phase].legend);
-  g_string_append_printf (out, "<span style=\"background:%s\"></span>transfers</p>\n",
-                          weft_look_css (WEFT_CLI_TRANSFER_LOOK));
+      append_key (out, weft_phase_looks[phase].look, weft_phase_looks[phase].legend);
+  append_key (out, WEFT_CLI_TRANSFER_LOOK, "transfers");
+  g_string_append (out, "</p>\n");
 }
 
 static void

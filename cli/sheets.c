@@ -371,10 +371,6 @@ static int
 show_one (const struct weft_cli_sheets *kind, const char *name, gboolean json)
 {
   g_autoptr (GError) error = NULL;
-  int status;
-
-  if (kind->other && kind->other (name, json, &status))
-    return status;
   g_autoptr (sheet_page) page = page_load (kind->sheet, name, &error);
 
   if (!page)
@@ -395,11 +391,24 @@ show_help (const struct weft_cli_sheets *kind)
   if (weft_cli_form == WEFT_CLI_FORM_FLAGS)
     return 0;
   printf ("usage: weft %s [NAME] [--json]\n\n"
-          "Lists the files of %s/, or shows one: a bundled name or a path to an .ini.\n\n"
-          "examples:\n  weft %s\n  weft %s %s\n  weft %s --json\n",
-          kind->command, kind->sheet->folder, kind->command, kind->command, kind->example,
-          kind->command);
+          "Lists the files of %s/, or shows one: a bundled name or a path to an .ini",
+          kind->command, kind->sheet->folder);
+  for (const struct weft_cli_sheet_form *form = kind->forms; form && form->claims; form++)
+    if (form->word)
+      printf (" or to %s", form->word);
+  printf (".\n\nexamples:\n  weft %s\n  weft %s %s\n  weft %s --json\n", kind->command,
+          kind->command, kind->example, kind->command);
   return 0;
+}
+
+/* The form of a file that is no sheet; NULL: it is one. */
+static const struct weft_cli_sheet_form *
+form_of (const struct weft_cli_sheets *kind, const char *name)
+{
+  for (const struct weft_cli_sheet_form *form = kind->forms; form && form->claims; form++)
+    if (form->claims (name))
+      return form;
+  return NULL;
 }
 
 int
@@ -412,5 +421,8 @@ weft_cli_sheets (const struct weft_cli_sheets *kind, int argc, char **argv)
     return weft_cli_fail (error);
   if (ask.help)
     return show_help (kind);
+  const struct weft_cli_sheet_form *form = ask.name ? form_of (kind, ask.name) : NULL;
+  if (form)
+    return form->show (ask.name, ask.json);
   return ask.name ? show_one (kind, ask.name, ask.json) : show_all (kind, ask.json);
 }

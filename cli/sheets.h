@@ -3,15 +3,20 @@
 #pragma once
 #include "core/base/sheet.h"
 
+/* Another form of a file that the command shows. */
+struct weft_cli_sheet_form {
+  gboolean (*claims) (const char *path); /* whether the file has this form */
+  int (*show) (const char *path, gboolean json);
+  const char *word; /* in the help, "a SimGrid platform (.xml)"; NULL: it is an .ini file too */
+};
+
 struct weft_cli_sheets {
   const struct weft_sheet *sheet;
   const char *command, *example; /* "topologies", "dgx-h100" */
   /* heads of the table's columns for this kind of file, NULL-terminated */
   const char *const *heads;
   char *(*cell) (const union weft_value *values, unsigned column);
-  /* Prints the page of a file that is not a sheet. FALSE: the file is a sheet, and nothing was
-   * printed. NULL: there are no such files. */
-  gboolean (*other) (const char *name, gboolean json, int *status);
+  const struct weft_cli_sheet_form *forms; /* the last has no claims(); NULL: no other forms */
 };
 
 /* Runs the command with arguments [NAME] [--json] [--help]. Returns the exit status. */

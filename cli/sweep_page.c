@@ -128,7 +128,8 @@ weft_cli_sweep_page_see (void *user, uint32_t cell, const weft_report *r)
   json_builder_end_object (b);
   g_autoptr (JsonNode) root = json_builder_get_root (b);
   g_autofree char *text = weft_json_print (root, FALSE);
-  g_file_set_contents (path, text, -1, NULL); /* a file that is missing is noticed when it is read */
+  /* a file that is missing is noticed when it is read */
+  g_file_set_contents (path, text, -1, NULL);
 }
 
 /* -------------------------------------------------------------------------- head */
@@ -286,7 +287,8 @@ append_table (GString *out, const weft_variants *x)
     weft_cli_html_text (out, ((const struct weft_variants_list *) x->list->pdata[i])->name);
     g_string_append (out, "</th>");
   }
-  g_string_append (out, "<th>step</th><th>tokens/s</th><th>MFU</th><th>memory</th><th></th></tr>\n");
+  g_string_append (out, "<th>step</th><th>tokens/s</th><th>MFU</th><th>memory</th><th></th>"
+                        "</tr>\n");
   for (uint32_t cell = 0; cell < x->n; cell++) {
     g_string_append (out, "<tr>");
     for (guint i = 0; i < x->list->len; i++) {

@@ -1,5 +1,5 @@
-/* sweep_page.h - the combinations of a sweep as one self-contained page: a slider for each list, and
- * the numbers, the parts of the step, the memory and the timeline of the combination that the
+/* sweep_page.h - the combinations of a sweep as one self-contained page: a slider for each list,
+ * and the numbers, the parts of the step, the memory and the timeline of the combination that the
  * sliders choose.
  *
  * The processes that predict combinations keep what the page needs of each in a folder of their

@@ -1,6 +1,7 @@
 #include "cli/timeline_page.h"
 #include "charts/looks.h"
 #include "cli/figures/figures.h"
+#include "cli/op_facts_page.h"
 #include "core/base/json.h"
 #include "page.h"
 #include <gio/gio.h>
@@ -44,7 +45,7 @@ add (struct block *block, const char *name, const char *type, size_t n, size_t s
 #define REALS(name, n, value) FILL (double, name, "f64", n, value)
 
 static void
-add_ops (struct block *block, const weft_program *p)
+add_ops (struct block *block, const weft_program *p, const uint16_t *text)
 {
   BYTES ("kind", p->n_op, p->op[i].kind);
   BYTES ("lane", p->n_op, p->op[i].lane);
@@ -52,6 +53,7 @@ add_ops (struct block *block, const weft_program *p)
   SHORTS ("layer", p->n_op, p->op[i].layer);
   SHORTS ("micro", p->n_op, p->op[i].micro);
   SHORTS ("name", p->n_op, p->op[i].name);
+  SHORTS ("text", p->n_op, text[i]);
   FLOATS ("bytes", p->n_op, weft_op_bytes (p, i));
   FLOATS ("flops", p->n_op, weft_op_flops (p, i));
   WORDS ("deps", p->n_op + 1, p->op[i].deps);
@@ -158,14 +160,12 @@ add_rows (JsonBuilder *b, const weft_report *r)
   json_builder_end_array (b);
 }
 
-/* Appends the head, with the list of sections that `block` has collected. */
+/* Adds the rest of the head, with the list of sections that `block` has collected. */
 static void
-append_head (GString *page, const weft_report *r, struct block *block)
+add_head (JsonBuilder *b, const weft_report *r, struct block *block)
 {
-  g_autoptr (JsonBuilder) b = json_builder_new ();
   g_autoptr (JsonNode) sections = json_builder_get_root (block->head);
 
-  json_builder_begin_object (b);
   weft_json_real (b, "seconds", r->timeline->seconds);
   weft_json_real (b, "capacity", (double) r->capacity_bytes);
   add_words (b, "lanes", weft_lane_words, WEFT_N_LANE);
@@ -173,8 +173,6 @@ append_head (GString *page, const weft_report *r, struct block *block)
   add_rows (b, r);
   json_builder_set_member_name (b, "sections");
   json_builder_add_value (b, json_node_copy (sections));
-  json_builder_end_object (b);
-  weft_cli_page_json (page, "weft-head", b);
 }
 
 /* ----------------------------------------------------------------------------- page */
@@ -227,17 +225,16 @@ weft_cli_page_data (GString *page, const char *class_name, const void *bytes, gs
                           class_name, data);
 }
 
-/* Appends the data of a job and its canvas. */
+/* Adds the arrays of a job. `text`: for each role the number of each op's text. */
 static void
-append_job (GString *page, const struct weft_cli_timeline_job *job)
+add_arrays (struct block *block, const struct weft_cli_timeline_job *job, const GPtrArray *text)
 {
-  struct block all = { g_byte_array_new (), json_builder_new () }, *block = &all;
   const weft_report *r = job->report;
   const weft_timeline *t = r->timeline;
 
   json_builder_begin_array (block->head);
   for (uint32_t role = 0; role < r->plan->n_roles; role++) {
-    add_ops (block, r->plan->role[role]);
+    add_ops (block, r->plan->role[role], text->pdata[role]);
     add_buffers (block, r->plan->role[role]);
   }
   for (uint32_t row = 0; row < t->n; row++) {
@@ -248,15 +245,29 @@ append_job (GString *page, const struct weft_cli_timeline_job *job)
   if (job->critical)
     add_path (block, job->critical);
   json_builder_end_array (block->head);
+}
+
+/* Appends the data of a job and its canvas. */
+static void
+append_job (GString *page, const struct weft_cli_timeline_job *job)
+{
+  struct block block = { g_byte_array_new (), json_builder_new () };
+  g_autoptr (JsonBuilder) head = json_builder_new ();
+
+  json_builder_begin_object (head);
+  g_autoptr (GPtrArray) text = weft_cli_op_facts_add (head, job->report->plan);
+  add_arrays (&block, job, text);
+  add_head (head, job->report, &block);
+  json_builder_end_object (head);
   g_string_append (page, "<section class=\"weft-job\">\n");
   if (job->title)
     g_string_append_printf (page, "<p>%s</p>\n", job->title);
   weft_cli_page_part (page, "timeline.html");
-  append_head (page, r, block);
-  weft_cli_page_data (page, "weft-data", block->bytes->data, block->bytes->len);
+  weft_cli_page_json (page, "weft-head", head);
+  weft_cli_page_data (page, "weft-data", block.bytes->data, block.bytes->len);
   g_string_append (page, "</section>\n");
-  g_byte_array_unref (block->bytes);
-  g_object_unref (block->head);
+  g_byte_array_unref (block.bytes);
+  g_object_unref (block.head);
 }
 
 void

@@ -6,9 +6,10 @@
  * and its length, in the order of the block. Every array begins at a multiple of 8 bytes and is
  * little-endian.
  *
- *   of a role:  kind lane phase (u8), layer micro name (u16), bytes flops (f32), deps (u32: first
- *               row of `after` of each op, and the end), after (u32), and of its buffers of GPU
- *               memory that own memory: part (u8), size (f64), first last (u32)
+ *   of a role:  kind lane phase (u8), layer micro name text (u16; text: number of its facts), bytes
+ *               flops (f32), deps (u32: first row of `after` of each op, and the end), after (u32),
+ *               and of its buffers of GPU memory that own memory: part (u8), size (f64), first last
+ *               (u32)
  *   of a row:   begin end (f64), seconds since the step began
  *   of the critical path, if it is known: path_row path_op (u32), in order of time */
 #pragma once

@@ -1,10 +1,11 @@
 #include "cli/ask.h"
 #include "cli/cli.h"
 #include "cli/sheets.h"
-#include "core/cluster/fabric.h"
-#include "core/cluster/groups.h"
 #include "core/base/json.h"
 #include "core/base/units.h"
+#include "core/cluster/fabric.h"
+#include "core/cluster/groups.h"
+#include "core/cluster/platform.h"
 #include <stdio.h>
 #include <string.h>
 
@@ -150,32 +151,105 @@ print_groups_json (const struct weft_groups *groups)
 
 static const char *const heads[] = { COLUMN_LIST (COLUMN_HEAD) NULL };
 
-static gboolean
-show_groups (const char *name, gboolean json, int *status)
+static int
+show_groups (const char *path, gboolean json)
 {
   g_autoptr (GError) error = NULL;
+  const struct weft_groups *groups = weft_groups_get (path, &error);
 
-  if (!weft_groups_is_file (name))
-    return FALSE;
-  const struct weft_groups *groups = weft_groups_get (name, &error);
-  *status = groups ? 0 : weft_cli_fail (error);
-  if (groups && json)
+  if (!groups)
+    return weft_cli_fail (error);
+  if (json)
     print_groups_json (groups);
-  else if (groups)
+  else
     print_groups (groups, heads);
-  return TRUE;
+  return 0;
+}
+
+/* ---------------------------------------------------------------- SimGrid platforms */
+
+/* The least and the largest bandwidth of the links. */
+static void
+find_range (const struct weft_platform *p, double range[2])
+{
+  range[0] = range[1] = g_array_index (p->link, struct weft_platform_link, 0).bandwidth;
+  for (guint i = 1; i < p->link->len; i++) {
+    double bandwidth = g_array_index (p->link, struct weft_platform_link, i).bandwidth;
+    range[0] = MIN (range[0], bandwidth);
+    range[1] = MAX (range[1], bandwidth);
+  }
+}
+
+static void
+print_platform (const char *path, const struct weft_platform *p)
+{
+  double range[2] = { 0, 0 };
+
+  if (p->link->len)
+    find_range (p, range);
+  g_autofree char *least = weft_units_human (range[0], "B/s");
+  g_autofree char *most = weft_units_human (range[1], "B/s");
+  printf ("%s: the network of a SimGrid platform; hosts: %u; links: %u, of %s%s%s\n\n", path,
+          p->host->len, p->link->len, least, range[1] > range[0] ? " to " : "",
+          range[1] > range[0] ? most : "");
+  printf ("Its hosts are nodes of topology %s, which has the other numbers and their sources:\n"
+          "`weft topologies %s`. A job takes the file as `--topology %s`.\n",
+          p->topology, p->topology, path);
+}
+
+static void
+print_platform_json (const char *path, const struct weft_platform *p)
+{
+  g_autoptr (JsonBuilder) b = json_builder_new ();
+
+  json_builder_begin_object (b);
+  weft_json_text (b, "name", path);
+  weft_json_text (b, "topology", p->topology);
+  weft_json_array (b, "hosts");
+  for (guint i = 0; i < p->host->len; i++)
+    json_builder_add_string_value (b, p->host->pdata[i]);
+  json_builder_end_array (b);
+  weft_json_array (b, "links");
+  for (guint i = 0; i < p->link->len; i++) {
+    const struct weft_platform_link *link = &g_array_index (p->link, struct weft_platform_link, i);
+    json_builder_begin_object (b);
+    weft_json_text (b, "name", link->name);
+    weft_json_real (b, "bandwidth", link->bandwidth);
+    weft_json_real (b, "latency", link->latency);
+    json_builder_end_object (b);
+  }
+  json_builder_end_array (b);
+  json_builder_end_object (b);
+  weft_cli_print_json (b);
+}
+
+static int
+show_platform (const char *path, gboolean json)
+{
+  g_autoptr (GError) error = NULL;
+  const struct weft_platform *p = weft_platform_get (path, &error);
+
+  if (!p)
+    return weft_cli_fail (error);
+  (json ? print_platform_json : print_platform) (path, p);
+  return 0;
 }
 
 int
 weft_cli_topologies (int argc, char **argv)
 {
+  static const struct weft_cli_sheet_form forms[] = {
+    { weft_groups_is_file, show_groups, NULL },
+    { weft_platform_is_file, show_platform, "a SimGrid platform (.xml)" },
+    { NULL, NULL, NULL },
+  };
   static const struct weft_cli_sheets kind = {
     .sheet = &weft_cluster_sheet,
     .command = "topologies",
     .example = "dgx-h100",
     .heads = heads,
     .cell = cell,
-    .other = show_groups,
+    .forms = forms,
   };
   return weft_cli_sheets (&kind, argc, argv);
 }

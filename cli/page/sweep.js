@@ -27,7 +27,7 @@
     `<span title="${title}" style="width:${(100 * share).toFixed(4)}%;background:${colour}"></span>`)
     .join("")}${mark ? `<i title="memory of a GPU" style="left:${(100 * mark).toFixed(3)}%"></i>` : ""}</div>`;
   const key = (looks) => looks.map(([word, colour]) =>
-    `<span style="background:${colour}"></span>${weftSafe(word)}`).join("");
+    `<b><span style="background:${colour}"></span>${weftSafe(word)}</b> `).join("");
 
   // ------------------------------------------------------------------------ words
 

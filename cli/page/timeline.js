@@ -290,10 +290,11 @@ async function weftTimeline(root, common) {
 
   function paintLane(lane, top) {
     let level = 0;
-    // choose the finest level whose boxes in view are at most as many as the pixels
+    // choose the finest level whose boxes in view are at most half as many as the pixels; boxes with
+    // gaps are divided further
     for (; level + 1 < lane.levels.length; level++) {
       const box = lane.levels[level];
-      if (firstAfter(box, view.t1) - firstAfter(box, view.t0) <= width - LEFT) break;
+      if (firstAfter(box, view.t1) - firstAfter(box, view.t0) <= (width - LEFT) / 2) break;
     }
     const box = lane.levels[level];
     inPen = "";
@@ -342,6 +343,22 @@ async function weftTimeline(root, common) {
   // The row whose memory is shown.
   const shownRow = () => (kept || hover || { row: 0 }).row;
 
+  // Adds a part of memory, with a height for each pixel, on top of those `under` it: one path, in which
+  // pixels of one height are one rectangle.
+  function paintPart(heights, under, at) {
+    pen.beginPath();
+    for (let from = 0; from < heights.length;) {
+      let to = from + 1;
+      while (to < heights.length && heights[to] === heights[from] && under[to] === under[from]) to++;
+      if (heights[from] >= 0.2)
+        pen.rect(LEFT + from, at.top - under[from] - heights[from], to - from, heights[from]);
+      from = to;
+    }
+    pen.fillStyle = at.colour;
+    pen.fill();
+    heights.forEach((height, i) => { under[i] += height; });
+  }
+
   function paintMemory(ink, soft, line) {
     const row = shownRow(), memory = memoryOf(row);
     const top = height - MEMORY + 6, tall = MEMORY - 10, scale = tall / (memory.most || 1);
@@ -349,18 +366,15 @@ async function weftTimeline(root, common) {
     pen.fillStyle = soft;
     pen.fillText(`memory r${head.rows[row].rank}`, 4, top + 12);
     pen.fillText(quantity(memory.most, "B"), 4, top + 28);
+    const events = [];
     for (let px = LEFT; px < width; px++) {
       const first = Math.max(eventAt(memory, time(px)), 0);
-      const best = mostOf(memory, first, Math.max(eventAt(memory, time(px + 1)), first));
-      let y = top + tall;
-      for (let part = 0; part < parts; part++) {
-        const bytes = memory.parts[best * parts + part] * scale;
-        if (bytes < 0.2) continue;
-        pen.fillStyle = head.parts[part].colour;
-        pen.fillRect(px, y - bytes, 1, bytes);
-        y -= bytes;
-      }
+      events.push(mostOf(memory, first, Math.max(eventAt(memory, time(px + 1)), first)));
     }
+    const under = new Float64Array(events.length);
+    for (let part = 0; part < parts; part++)
+      paintPart(events.map((event) => memory.parts[event * parts + part] * scale), under,
+                { top: top + tall, colour: head.parts[part].colour });
     pen.strokeStyle = line;
     pen.strokeRect(LEFT, top, width - LEFT - 1, tall);
   }
@@ -455,7 +469,19 @@ async function weftTimeline(root, common) {
       `${quantity(seconds, "s")}, from ${quantity(begin, "s")} to ${quantity(source.end[op], "s")}<br>` +
       (moved ? `${rate}${quantity(role.bytes[op], "B")}, ` +
                `${quantity(role.bytes[op] / seconds, "B/s")}<br>` : "") +
-      `${wait}<br>memory when it begins: ${held}`;
+      `${wait}<br>memory when it begins: ${held}${formulas(source.role, op)}`;
+    // the room grows and never shrinks, so that the page below does not jump at every op
+    part("facts").style.minHeight = `${part("facts").offsetHeight}px`;
+  }
+
+  // The formulas of an op with their numbers, and the rates with their sources.
+  function formulas(role, op) {
+    const text = head.texts[role][head.roles[role].text[op]];
+    if (!text) return "";
+    const rows = text.facts.map(([what, value, doc]) => [what, value, doc && ` (${doc})`]);
+    text.fields.forEach((field, i) => rows.push([i ? "" : "rates and latencies", head.fields[field], ""]));
+    return `<table>${rows.map(([what, value, doc]) => `<tr><th>${weftSafe(what)}</th>` +
+      `<td>${weftSafe(value)}<span class="soft">${weftSafe(doc)}</span></td></tr>`).join("")}</table>`;
   }
 
   function opAt(px, py) {

@@ -4,6 +4,7 @@
 #include "core/base/conf.h"
 #include "core/base/error.h"
 #include "core/base/sheet.h"
+#include <string.h>
 
 #define FABRIC_WORD(id, word, ops, doc) word,
 const char *const weft_fabric_words[] = { WEFT_FABRIC_LIST (FABRIC_WORD) NULL };
@@ -40,17 +41,26 @@ const struct weft_sheet weft_cluster_sheet = {
   .kind = WEFT_CLUSTER_fabric_kind,
 };
 
+gboolean
+weft_cluster_rate_fields (enum weft_dtype dtype, unsigned field[WEFT_CLUSTER_RATE_FIELDS])
+{
+#define RATE(name) { WEFT_CLUSTER_gpu_##name, WEFT_CLUSTER_gpu_##name##_sustained }
+  static const unsigned rows[WEFT_N_DTYPE][WEFT_CLUSTER_RATE_FIELDS] = {
+    [WEFT_FP32] = RATE (fp32), [WEFT_BF16] = RATE (bf16),  [WEFT_FP16] = RATE (bf16),
+    [WEFT_FP8] = RATE (fp8),   [WEFT_INT32] = RATE (fp32), [WEFT_E5M2] = RATE (fp8),
+  };
+#undef RATE
+
+  memcpy (field, rows[dtype], sizeof rows[dtype]);
+  return field[0] != 0;
+}
+
 double
 weft_cluster_matmul_rate (const struct weft_cluster *c, enum weft_dtype dtype)
 {
-  const double fp32 = c->f.gpu_fp32 * c->f.gpu_fp32_sustained;
-  const double bf16 = c->f.gpu_bf16 * c->f.gpu_bf16_sustained;
-  const double fp8 = c->f.gpu_fp8 * c->f.gpu_fp8_sustained;
-  const double rate[WEFT_N_DTYPE] = {
-    [WEFT_FP32] = fp32, [WEFT_BF16] = bf16,  [WEFT_FP16] = bf16,
-    [WEFT_FP8] = fp8,   [WEFT_INT32] = fp32, [WEFT_E5M2] = fp8,
-  };
-  return rate[dtype];
+  unsigned field[WEFT_CLUSTER_RATE_FIELDS];
+
+  return weft_cluster_rate_fields (dtype, field) ? c->f.at[field[0]].r * c->f.at[field[1]].r : 0;
 }
 
 /* The default number of GPUs: the size that the fabric defines, or one node. On topology cpu, where

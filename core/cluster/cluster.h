@@ -50,6 +50,12 @@ weft_cluster_is_cpu (const struct weft_cluster *c)
  * step with few matmuls draws less power, and its matmuls are then faster than this rate. */
 double weft_cluster_matmul_rate (const struct weft_cluster *cluster, enum weft_dtype dtype);
 
+/* The fields whose product is that rate: the rate of a short benchmark, and the fraction. FALSE: no
+ * kernel multiplies this dtype. */
+enum { WEFT_CLUSTER_RATE_FIELDS = 2 };
+gboolean weft_cluster_rate_fields (enum weft_dtype dtype,
+                                   unsigned field[WEFT_CLUSTER_RATE_FIELDS]);
+
 /* The rate of weft_cluster_matmul_rate() for 4-bit floats (NVFP4); 0 if the GPU has no such
  * matmuls. */
 static inline double

@@ -371,22 +371,30 @@ slowdown (const struct weft_cost *cost, enum weft_op_kind kind)
                                       : 1;
 }
 
-/* The fraction of the copy bandwidth that a kernel of this class reaches. */
+/* The field of a stack with the fraction of the copy bandwidth that a kernel of this class
+ * reaches. */
+static unsigned
+memory_field (const union weft_stack *stack, enum weft_op_kind kind)
+{
+  static const unsigned row[WEFT_N_KERNEL] = {
+    [WEFT_KERNEL_POINTWISE] = WEFT_STACK_memory_share,
+    [WEFT_KERNEL_NORM] = WEFT_STACK_norm_memory_share,
+    [WEFT_KERNEL_MATMUL] = WEFT_STACK_matmul_memory_share,
+    [WEFT_KERNEL_ATTENTION] = WEFT_STACK_matmul_memory_share,
+    [WEFT_KERNEL_SOFTMAX] = WEFT_STACK_softmax_memory_share,
+    [WEFT_KERNEL_QUANTISE] = WEFT_STACK_quantise_memory_share,
+    [WEFT_KERNEL_OPTIMIZER] = WEFT_STACK_optimizer_memory_share,
+    [WEFT_KERNEL_DISPATCH] = WEFT_STACK_dispatch_memory_share,
+  };
+  unsigned own = row[weft_op_kernel (kind)];
+
+  return stack->at[own].r > 0 ? own : WEFT_STACK_memory_share;
+}
+
 static double
 memory_share (const union weft_stack *stack, enum weft_op_kind kind)
 {
-  const double share[WEFT_N_KERNEL] = {
-    [WEFT_KERNEL_NORM] = stack->norm_memory_share,
-    [WEFT_KERNEL_MATMUL] = stack->matmul_memory_share,
-    [WEFT_KERNEL_ATTENTION] = stack->matmul_memory_share,
-    [WEFT_KERNEL_SOFTMAX] = stack->softmax_memory_share,
-    [WEFT_KERNEL_QUANTISE] = stack->quantise_memory_share,
-    [WEFT_KERNEL_OPTIMIZER] = stack->optimizer_memory_share,
-    [WEFT_KERNEL_DISPATCH] = stack->dispatch_memory_share,
-  };
-  double own = share[weft_op_kernel (kind)];
-
-  return own > 0 ? own : stack->memory_share;
+  return stack->at[memory_field (stack, kind)].r;
 }
 
 /* Bytes that a kernel moves. With one scale per row (fp8_priced_as = rowwise), a product over the
@@ -497,6 +505,80 @@ weft_cost_split (const struct weft_cost *cost, enum weft_op_kind kind,
 {
   return split (cost, kind, shape, 0);
 }
+
+/* ------------------------------------------------------------------------ fields */
+
+struct fields {
+  struct weft_cost_field *at;
+  unsigned n;
+};
+
+static void
+add_field (struct fields *f, const struct weft_sheet *sheet, unsigned row)
+{
+  f->at[f->n++] = (struct weft_cost_field){ sheet, row };
+}
+
+static void
+add_rate (const struct weft_cost *cost, enum weft_op_kind kind, const struct weft_shape *s,
+          struct fields *f)
+{
+  enum weft_dtype dtype = multiplied (cost, kind, s);
+  gboolean fp8 = dtype == WEFT_FP8 || dtype == WEFT_E5M2;
+  unsigned row[WEFT_CLUSTER_RATE_FIELDS] = { WEFT_CLUSTER_gpu_nvfp4,
+                                             WEFT_CLUSTER_gpu_nvfp4_sustained };
+
+  if (!fp8 || cost->fp8 != WEFT_FP8_PRICE_NVFP4)
+    weft_cluster_rate_fields (dtype, row);
+  for (unsigned i = 0; i < G_N_ELEMENTS (row); i++)
+    add_field (f, &weft_cluster_sheet, row[i]);
+  if (fp8 && cost->fp8 == WEFT_FP8_PRICE_ROWWISE)
+    add_field (f, &weft_stack_sheet, WEFT_STACK_fp8_rowwise_share);
+}
+
+static void
+add_attention (const struct weft_cost *cost, enum weft_op_kind kind, const struct weft_shape *s,
+               struct fields *f)
+{
+  struct weft_cost_parts parts = { 0 };
+  gboolean forward = is_attention (kind);
+
+  if (has_own_kernels (cost) && weft_attention_kernel_takes (cost->cluster, kind, s)) {
+    add_rate (cost, kind, s, f);
+    return;
+  }
+  if (price_plain_attention (cost, kind, s, &parts)) {
+    add_field (f, &weft_cluster_sheet, WEFT_CLUSTER_gpu_cuda_core_spec);
+    add_field (f, &weft_stack_sheet, forward ? WEFT_STACK_plain_attention_forward_share
+                                             : WEFT_STACK_plain_attention_backward_share);
+    return;
+  }
+  add_rate (cost, kind, s, f);
+  add_field (f, &weft_stack_sheet, forward ? WEFT_STACK_attention_forward_share
+                                           : WEFT_STACK_attention_backward_share);
+}
+
+unsigned
+weft_cost_fields (const struct weft_cost *cost, enum weft_op_kind kind, const struct weft_shape *s,
+                  struct weft_cost_field field[WEFT_COST_FIELDS])
+{
+  struct weft_cost_parts parts = weft_cost_split (cost, kind, s);
+  struct fields f = { field, 0 };
+
+  if (parts.memory >= parts.work) {
+    add_field (&f, &weft_cluster_sheet, WEFT_CLUSTER_gpu_memory_bandwidth);
+    if (!parts.limit)
+      add_field (&f, &weft_stack_sheet, memory_field (cost->stack, kind));
+  } else if (is_attention (kind) || is_attention_backward (kind)) {
+    add_attention (cost, kind, s, &f);
+  } else {
+    add_rate (cost, kind, s, &f);
+  }
+  add_field (&f, &weft_stack_sheet, WEFT_STACK_kernel_gap);
+  return f.n;
+}
+
+/* ------------------------------------------------------------------------ seconds */
 
 static double
 roofline (const struct weft_cost *cost, enum weft_op_kind kind, const struct weft_shape *s,

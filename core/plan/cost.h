@@ -27,6 +27,7 @@
  * several streams (piece_streams), each piece fills the last wave of the piece before. On a CPU a
  * rank is one thread, and nothing runs at the same time. */
 #pragma once
+#include "core/base/sheet.h"
 #include "core/cluster/cluster.h"
 #include "core/job/stack.h"
 #include "core/plan/cost_table.h"
@@ -83,6 +84,19 @@ struct weft_cost_parts {
 };
 struct weft_cost_parts weft_cost_split (const struct weft_cost *cost, enum weft_op_kind kind,
                                         const struct weft_shape *shape);
+
+/* A number of a topology or stack file. */
+struct weft_cost_field {
+  const struct weft_sheet *sheet;
+  unsigned row; /* of sheet->table */
+};
+enum { WEFT_COST_FIELDS = 5 };
+
+/* The numbers from which the rate of a kernel's limit follows, work or memory, and its gap. Returns
+ * how many there are. */
+unsigned weft_cost_fields (const struct weft_cost *cost, enum weft_op_kind kind,
+                           const struct weft_shape *shape,
+                           struct weft_cost_field field[WEFT_COST_FIELDS]);
 
 /* Seconds of the kernels that sum a bias gradient after the product of a weight gradient: a part of
  * the op's seconds for stacks with own_kernels; 0 for other ops and stacks, whose software adds it

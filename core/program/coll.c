@@ -12,20 +12,39 @@ style_of (enum weft_fabric_style style)
   return table[style];
 }
 
+/* Bytes that a rank sends in a ring of n ranks, as a share of the full tensor. */
+#define RING_SHARE_LIST(X)                                                                         \
+  X (WEFT_OP_ALL_REDUCE, 2 * (n - 1) / n)                                                          \
+  X (WEFT_OP_REDUCE_SCATTER, (n - 1) / n)                                                          \
+  X (WEFT_OP_ALL_GATHER, (n - 1) / n)                                                              \
+  X (WEFT_OP_BROADCAST, 1)
+
 double
 weft_coll_ring_share (enum weft_op_kind kind, double n)
 {
+#define SHARE(op, share)                                                                           \
+  case op:                                                                                         \
+    return share;
   switch (weft_op_even (kind)) {
-  case WEFT_OP_ALL_REDUCE:
-    return 2 * (n - 1) / n;
-  case WEFT_OP_REDUCE_SCATTER:
-  case WEFT_OP_ALL_GATHER:
-    return (n - 1) / n;
-  case WEFT_OP_BROADCAST:
-    return 1;
+    RING_SHARE_LIST (SHARE)
   default:
     return -1;
   }
+#undef SHARE
+}
+
+const char *
+weft_coll_ring_text (enum weft_op_kind kind)
+{
+#define TEXT(op, share)                                                                            \
+  case op:                                                                                         \
+    return #share;
+  switch (weft_op_even (kind)) {
+    RING_SHARE_LIST (TEXT)
+  default:
+    return NULL;
+  }
+#undef TEXT
 }
 
 uint32_t

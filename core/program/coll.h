@@ -171,6 +171,13 @@ struct weft_flow weft_coll_shift (const struct weft_group *group, uint32_t membe
 uint32_t weft_coll_flows (const struct weft_coll_shape *shape, const struct weft_fabric *fabric,
                           uint32_t member, struct weft_flow flows[WEFT_MAX_WAYS]);
 
+/* Share of the tensor that each of n ranks sends to the next rank in a ring; -1 for an op without a
+ * ring algorithm. */
+double weft_coll_ring_share (enum weft_op_kind kind, double n);
+
+/* The same as an expression: "(n - 1) / n"; static. NULL: rings do not do this op. */
+const char *weft_coll_ring_text (enum weft_op_kind kind);
+
 /* Bytes that cross a link during a collective. */
 double weft_coll_link_bytes (const struct weft_load *load, const struct weft_traffic *traffic);
 

@@ -83,10 +83,6 @@ double weft_coll_wire (const struct weft_coll_shape *s, enum weft_protocol proto
 double weft_coll_chunk_latency (const struct weft_coll_shape *s, const union weft_stack *stack,
                                 enum weft_protocol protocol);
 
-/* Share of the tensor that each of n ranks sends to the next rank in a ring; -1 for an op without a
- * ring algorithm. */
-double weft_coll_ring_share (enum weft_op_kind kind, double n);
-
 /* Number of phases of a collective: 2 for an all-reduce (reduce-scatter, then all-gather), 1 for
  * other collectives. */
 uint32_t weft_coll_phases (enum weft_op_kind kind);

@@ -123,6 +123,12 @@ enum weft_skipped {
   WEFT_SKIPPED,
 };
 
+/* The expressions of a cost as core/costs.def has them: "(m, n, k)", "2 * m * n * k". */
+struct weft_op_formula {
+  const char *dims, *flops, *bytes;
+  const char *doc; /* what the expressions count */
+};
+
 struct weft_op_info {
   const char *word;
   enum weft_op_class class;
@@ -130,6 +136,7 @@ struct weft_op_info {
   double (*flops) (const struct weft_shape *shape);
   /* bytes of memory traffic for a kernel; bytes of payload for communication */
   double (*bytes) (const struct weft_shape *shape);
+  const struct weft_op_formula *formula; /* as text, which core/program/formula.h prints */
   enum weft_product product;
   /* for a weight gradient product: number of the operand for the bias gradient, which a second
    * kernel computes; 0: no bias gradient */

@@ -107,9 +107,10 @@ values_of (const struct weft_job *job, unsigned section)
 /* Records a setting if its values in the two jobs differ. Takes ownership of both texts. The texts
  * are NULL if a job was not built from settings. */
 static void
-add_setting (weft_compare *c, const char *section, const char *name, char *a, char *b)
+add_setting (weft_compare *c, struct weft_compare_setting setting, char *a, char *b)
 {
-  const struct weft_compare_setting setting = { section, name, { a, b } };
+  setting.text[A] = a;
+  setting.text[B] = b;
 
   if (g_strcmp0 (a, b) != 0) {
     g_array_append_val (c->setting, setting);
@@ -137,7 +138,9 @@ add_section (weft_compare *c, const struct weft_job *a, const struct weft_job *b
 
   for (unsigned i = 0; i < table->n; i++)
     if (table->field[i].type != WEFT_TYPE_METHOD)
-      add_setting (c, sections[section].name, table->field[i].name,
+      add_setting (c,
+                   (struct weft_compare_setting){ sections[section].name, table->field[i].name,
+                                                  table->field[i].unit, { NULL } },
                    setting_text (a, section, i), setting_text (b, section, i));
 }
 
@@ -148,9 +151,11 @@ add_settings (weft_compare *c)
 {
   const struct weft_job *a = &c->side[A].plan->job, *b = &c->side[B].plan->job;
 
-  add_setting (c, "cluster", "topology", g_strdup (g_quark_to_string (a->cluster.topology)),
+  add_setting (c, (struct weft_compare_setting){ "cluster", "topology", "", { NULL } },
+               g_strdup (g_quark_to_string (a->cluster.topology)),
                g_strdup (g_quark_to_string (b->cluster.topology)));
-  add_setting (c, "cluster", "gpus", g_strdup_printf ("%u", a->cluster.n_gpus),
+  add_setting (c, (struct weft_compare_setting){ "cluster", "gpus", "", { NULL } },
+               g_strdup_printf ("%u", a->cluster.n_gpus),
                g_strdup_printf ("%u", b->cluster.n_gpus));
   for (unsigned i = 0; i < G_N_ELEMENTS (sections); i++)
     add_section (c, a, b, i);

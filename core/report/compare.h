@@ -42,7 +42,7 @@ struct weft_compare_op {
 };
 
 struct weft_compare_setting {
-  const char *section, *name;
+  const char *section, *name, *unit; /* unit of a number, "B/s"; "": none */
   char *text[WEFT_N_COMPARE];
 };
 
@@ -92,6 +92,10 @@ gboolean weft_compare_lists (const weft_compare *compare, unsigned i);
 
 /* The name of a sum: "all_gather, dp", or its label. The caller frees the text. */
 char *weft_compare_sum_name (const struct weft_compare_sum *sum);
+
+/* The value of a setting on one side for a reader: "46 GB/s"; with all digits if both sides would
+ * else look the same. The caller frees the text. */
+char *weft_compare_setting_text (const struct weft_compare_setting *setting, int side);
 
 /* The ratio B / A as text; a dash if A is 0. The caller frees the text. */
 char *weft_compare_ratio (double a, double b);

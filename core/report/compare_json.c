@@ -151,6 +151,7 @@ add_setting (JsonBuilder *b, const struct weft_compare_setting *setting)
   json_builder_begin_object (b);
   weft_json_text (b, "section", setting->section);
   weft_json_text (b, "setting", setting->name);
+  weft_json_text (b, "unit", setting->unit ? setting->unit : "");
   weft_json_text (b, "a", setting->text[A]);
   weft_json_text (b, "b", setting->text[B]);
   json_builder_end_object (b);

@@ -91,6 +91,21 @@ print_side (const weft_compare *c, int side, GString *out)
     g_string_append_printf (out, "   %s\n", lines[i]);
 }
 
+char *
+weft_compare_setting_text (const struct weft_compare_setting *s, int side)
+{
+  double value[SIDES];
+
+  if (!s->unit || !*s->unit || !weft_units_parse (s->text[A], "", &value[A], NULL) ||
+      !weft_units_parse (s->text[B], "", &value[B], NULL))
+    return g_strdup (s->text[side]);
+  g_autofree char *a = weft_units_human (value[A], s->unit);
+  g_autofree char *b = weft_units_human (value[B], s->unit);
+  if (strcmp (a, b) == 0)
+    return g_strdup_printf ("%s %s", s->text[side], s->unit);
+  return g_strdup (side == A ? a : b);
+}
+
 static void
 print_settings (const weft_compare *c, GString *out)
 {
@@ -100,7 +115,8 @@ print_settings (const weft_compare *c, GString *out)
   for (unsigned i = 0; i < c->setting->len; i++) {
     const struct weft_compare_setting *s =
         &g_array_index (c->setting, struct weft_compare_setting, i);
-    g_string_append_printf (out, "  %s: %s -> %s\n", s->name, s->text[A], s->text[B]);
+    g_autofree char *a = weft_compare_setting_text (s, A), *b = weft_compare_setting_text (s, B);
+    g_string_append_printf (out, "  %s: %s -> %s\n", s->name, a, b);
   }
 }
 

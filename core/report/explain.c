@@ -1,4 +1,5 @@
 #include "core/report/explain.h"
+#include "core/report/op_facts.h"
 #include "core/job/finetune.h"
 #include "core/plan/activations.h"
 #include "core/base/units.h"
@@ -282,103 +283,6 @@ explain_levels (struct page *g)
 
 /* ------------------------------------------------------------------- transfers */
 
-/* Returns the bytes that cross the slowest link of a collective. Sets *capacity to the capacity of
- * this link, in bytes/s. */
-static double
-slowest_link (const struct weft_coll_shape *shape, const struct weft_traffic *t, double *capacity)
-{
-  gboolean shift = g_str_equal (t->algorithm, "shift");
-  const struct weft_load *loads = shift ? shape->next : shape->load;
-  double bytes = 0, seconds = -1;
-
-  /* An algorithm that is data moves other bytes in each round. */
-  if (t->data)
-    return fmax (t->bytes[WEFT_WAY_LOCAL], t->bytes[WEFT_WAY_REMOTE]);
-  for (uint32_t i = 0; i < (shift ? shape->n_next : shape->n_load); i++) {
-    double crossing = weft_coll_link_bytes (&loads[i], t);
-    if (crossing / loads[i].capacity > seconds) {
-      seconds = crossing / loads[i].capacity;
-      bytes = crossing;
-      *capacity = loads[i].capacity;
-    }
-  }
-  return bytes;
-}
-
-/* The number of steps of a collective on each axis of the fabric, as text such as "7+3". The caller
- * frees the text. */
-static char *
-steps_text (const struct weft_fabric *f, const struct weft_traffic *t)
-{
-  GString *text = g_string_new (NULL);
-
-  for (uint32_t axis = 0; axis < f->ops->n_axis; axis++)
-    g_string_append_printf (text, "%s%u", axis ? "+" : "", t->steps[axis]);
-  return g_string_free (text, FALSE);
-}
-
-/* The algorithm of a collective as text, with its protocol if that is not Simple. The caller frees
- * the text. */
-static char *
-algorithm_text (const struct weft_traffic *t)
-{
-  if (t->protocol == WEFT_PROTOCOL_SIMPLE)
-    return g_strdup (t->algorithm);
-  return g_strdup_printf ("%s (%s)", t->algorithm, weft_protocol_words[t->protocol]);
-}
-
-static char *
-collective_formula (const struct page *g, uint32_t op)
-{
-  uint32_t rank = g->out->role * weft_mesh_stage_size (&g->plan->mesh);
-  struct weft_group group = weft_mesh_group (&g->plan->mesh, rank, g->p->op[op].group);
-  struct weft_coll_shape shape;
-  double capacity = 1;
-
-  if (g->p->op[op].flags & WEFT_OP_GROUPED)
-    return g_strdup ("more bytes in the previous launch");
-
-  weft_coll_shape_init (&shape, &g->plan->fabric, &group);
-  struct weft_traffic t =
-      weft_plan_traffic (g->plan, &shape, g->p->op[op].kind, weft_op_shape (g->p, op));
-  double bytes = slowest_link (&shape, &t, &capacity);
-  double busy = t.seconds - t.latency;
-  g_autofree char *latency = human (t.latency, "s"), *link = human (bytes, "B"),
-                  *rate = human (busy > 0 ? bytes / busy : capacity, "B/s");
-  g_autofree char *name = algorithm_text (&t);
-  uint32_t n = shape.n, sms = weft_plan_sms (g->plan, g->p, op, &shape);
-  weft_coll_shape_release (&shape);
-  g_autofree char *steps = steps_text (&g->plan->fabric, &t);
-  if (bytes == 0)
-    return g_strdup_printf ("%s of %u, %s steps, %u SMs: %s", name, n, steps, sms, latency);
-  return g_strdup_printf ("%s of %u, %s steps, %u SMs: %s + %s / %s", name, n, steps, sms,
-                          latency, link, rate);
-}
-
-static char *
-transfer_formula (const struct page *g, uint32_t op)
-{
-  uint32_t rank = g->out->role * weft_mesh_stage_size (&g->plan->mesh);
-  uint32_t peer = weft_mesh_beside (&g->plan->mesh, rank, g->p->op[op].peer);
-  gboolean sends = g->p->op[op].kind == WEFT_OP_SEND;
-  struct weft_traffic t = weft_plan_transfer (g->plan, sends ? rank : peer, sends ? peer : rank,
-                                              weft_op_shape (g->p, op));
-  g_autofree char *latency = human (t.latency, "s"), *bytes = human (t.bytes[0], "B"),
-                  *rate = human (t.bytes[0] / (t.seconds - t.latency), "B/s");
-
-  return g_strdup_printf ("%s: %s + %s / %s", t.algorithm, latency, bytes, rate);
-}
-
-static char *
-copy_formula (const struct page *g, uint32_t op)
-{
-  double gap = g->job->stack.kernel_gap, seconds = g->plan->seconds[g->out->role][op] - gap;
-  g_autofree char *latency = human (gap, "s"), *bytes = human (weft_op_bytes (g->p, op), "B"),
-                  *rate = human (weft_op_bytes (g->p, op) / seconds, "B/s");
-
-  return g_strdup_printf ("%s + %s / %s", latency, bytes, rate);
-}
-
 static gboolean
 same_transfer (const struct weft_op *a, const struct weft_op *b)
 {
@@ -392,19 +296,6 @@ is_transfer (const weft_program *p, uint32_t op)
   return weft_op_info[p->op[op].kind].class != WEFT_CLASS_COMPUTE;
 }
 
-static char *
-any_transfer_formula (const struct page *g, uint32_t op)
-{
-  switch (weft_op_info[g->p->op[op].kind].class) {
-  case WEFT_CLASS_COLLECTIVE:
-    return collective_formula (g, op);
-  case WEFT_CLASS_P2P:
-    return transfer_formula (g, op);
-  default:
-    return copy_formula (g, op);
-  }
-}
-
 static void
 add_transfer (struct page *g, uint32_t op)
 {
@@ -413,7 +304,9 @@ add_transfer (struct page *g, uint32_t op)
   g_autofree char *what =
       g_strdup_printf ("%s %s %s", weft_lane_words[row->lane], weft_op_info[row->kind].word, size);
 
-  add (g, what, g->plan->seconds[g->out->role][op], "s", any_transfer_formula (g, op))->count = 1;
+  add (g, what, g->plan->seconds[g->out->role][op], "s",
+       weft_op_seconds_text (g->plan, g->out->role, op))
+      ->count = 1;
 }
 
 /* Adds to the page one row for all ops of the same kind, size, group and peer. */
@@ -445,62 +338,6 @@ explain_transfers (struct page *g)
 
 /* --------------------------------------------------------------------- kernels */
 
-static char *
-dimensions (enum weft_op_kind kind, const struct weft_shape *shape)
-{
-  g_auto (GStrv) name = g_strsplit (weft_op_info[kind].dims, " ", -1);
-  GString *text = g_string_new (NULL);
-
-  for (uint32_t i = 0; name[i] && i < G_N_ELEMENTS (shape->dim); i++)
-    if (i == 0 || shape->dim[i])
-      g_string_append_printf (text, "%s%s %" G_GUINT64_FORMAT, i ? " " : "", name[i],
-                              shape->dim[i]);
-  return g_string_free (text, FALSE);
-}
-
-static char *
-kernel_formula (const struct page *g, uint32_t op)
-{
-  const struct weft_shape *shape = weft_op_shape (g->p, op);
-  struct weft_cost cost =
-      weft_plan_cost_on (g->plan, g->plan->kind ? g->plan->kind[g->out->role] : 0);
-  struct weft_cost_parts c = weft_cost_split (&cost, g->p->op[op].kind, shape);
-  g_autofree char *dims = dimensions (g->p->op[op].kind, shape), *gap = human (c.gap, "s"),
-                  *flops = human (c.flops, "FLOP"), *rate = human (c.rate, "FLOP/s"),
-                  *bytes = human (c.bytes, "B"), *band = human (c.bandwidth, "B/s");
-
-  if (g->p->op[op].kind == WEFT_OP_RELEASE)
-    return g_strdup ("no kernel");
-  if (g->p->op[op].lane == WEFT_LANE_HOST && !weft_cluster_is_cpu (&g->job->cluster)) {
-    g_autofree char *memory =
-        human (weft_plan_role_cluster (g->plan, g->out->role)->f.node_host_bandwidth, "B/s");
-    return g_strdup_printf ("%s: %s / %s of the host", dims, bytes, memory);
-  }
-  if (g->p->op[op].flags & WEFT_OP_FUSED)
-    return g_strdup_printf ("%s: fused into the kernel before it; shared data moved once", dims);
-  if (g->p->op[op].flags & WEFT_OP_PIECE)
-    return g_strdup_printf ("%s: %s / (%s x tiles %.2f x depth %.2f); the next piece fills the "
-                            "last wave",
-                            dims, flops, rate, c.tiles, c.depth);
-  double bias = weft_cost_bias (&cost, g->p, op);
-  if (c.gap + fmax (c.work, c.memory) + bias != g->plan->seconds[g->out->role][op])
-    return g_strdup_printf ("%s: as measured (cost_table)", dims);
-  if (c.memory >= c.work)
-    return g_strdup_printf ("%s: %s + %s / %s%s%s", dims, gap, bytes, band, c.limit ? ", by " : "",
-                            c.limit ? weft_limit_words[c.limit] : "");
-  if (c.share > 0)
-    return g_strdup_printf ("%s: %s + %s / (%s x %.*f)", dims, gap, flops, rate,
-                            c.share < 0.1 ? 4 : 2, c.share);
-  g_autofree char *sums = human (c.sums, "s");
-  g_autofree char *split =
-      c.splits > 1 ? g_strdup_printf (" + %s to add %.0f parts", sums, c.splits) : g_strdup ("");
-  g_autofree char *bias_time = human (bias, "s");
-  g_autofree char *bias_text =
-      bias > 0 ? g_strdup_printf (" + %s for the bias", bias_time) : g_strdup ("");
-  return g_strdup_printf ("%s: %s + %s / (%s x waves %.2f x tiles %.2f x depth %.2f)%s%s", dims,
-                          gap, flops, rate, c.waves, c.tiles, c.depth, split, bias_text);
-}
-
 static void
 explain_kernels (struct page *g)
 {
@@ -519,7 +356,7 @@ explain_kernels (struct page *g)
     g_autofree char *what = g_strdup_printf ("%s %s %s", weft_phase_words[row->phase],
                                              weft_op_info[row->kind].word, name_of (g, row->name));
     layer += seconds[op];
-    add (g, what, seconds[op], "s", kernel_formula (g, op));
+    add (g, what, seconds[op], "s", weft_op_seconds_text (g->plan, g->out->role, op));
   }
   add_sum (g, "layer and microbatch", layer, "s", g_strdup ("forward and backward"));
   add_sum (g, "all kernels", all, "s",

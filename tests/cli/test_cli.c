@@ -817,6 +817,28 @@ a_wrapped_program_is_read_as_the_same (void **state)
   weft_test_answer_free (&again);
 }
 
+/* A SimGrid platform is a network; the other numbers are those of the topology that it names. */
+static void
+a_platform_names_its_topology (void **state)
+{
+  g_autofree char *path = g_build_filename (g_get_tmp_dir (), "weft-net.xml", NULL);
+  g_autofree char *words = g_strconcat ("topologies ", path, NULL);
+
+  (void) state;
+  assert_true (g_file_set_contents (
+      path,
+      "<platform version='4.1'><zone id='z' routing='Full'><prop id='topology' value='dgx-h100'/>"
+      "<host id='a' speed='1Gf'/><host id='b' speed='1Gf'/><link id='l' bandwidth='25GBps' "
+      "latency='5us'/><route src='a' dst='b'><link_ctn id='l'/></route></zone></platform>", -1,
+      NULL));
+  struct answer a = weft_test_answer (words);
+  g_unlink (path);
+  assert_int_equal (a.status, 0);
+  assert_non_null (strstr (a.out, "hosts: 2; links: 1, of 25 GB/s\n"));
+  assert_non_null (strstr (a.out, "`weft topologies dgx-h100`"));
+  weft_test_answer_free (&a);
+}
+
 static const struct CMUnitTest tests[] = {
   cmocka_unit_test (a_printed_program_is_read_checked_and_printed_again),
   cmocka_unit_test (reading_a_program_takes_no_job_and_no_schedule),
@@ -852,6 +874,7 @@ static const struct CMUnitTest tests[] = {
   cmocka_unit_test (the_header_of_a_run_fits_80_columns),
   cmocka_unit_test_setup_teardown (a_wrapped_program_is_read_as_the_same, weft_test_folder_make,
                                    weft_test_folder_remove),
+  cmocka_unit_test (a_platform_names_its_topology),
 };
 
 WEFT_TESTS (tests, .seconds = 27)

@@ -18,7 +18,8 @@
 /* Runs in the page after it is ready; %s: statements that set members of `out`. */
 #define PROBE                                                                                      \
   "<script>(async()=>{const out=document.documentElement.dataset;"                                 \
-  "while(!out.weft)await new Promise(r=>setTimeout(r,20));const w=window.weftTimelines?.[0];%s"          \
+  "while(!out.weft)await new Promise(r=>setTimeout(r,20));"                                        \
+  "const w=window.weftTimelines?.[0];%s"                                                           \
   "out.done=1})()</script>"
 
 static gboolean
@@ -122,6 +123,7 @@ the_page_names_ops_and_what_they_waited_for (void **state)
   g_autofree char *ops = attribute (document, "ops");
   assert_true (g_str_has_prefix (facts, label));
   assert_non_null (strstr (facts, "it waited for"));
+  assert_non_null (strstr (facts, "kernel_gap = "));
   assert_string_not_equal (facts, before);
   assert_int_equal (atoi (ops), p->n_op);
 }
@@ -216,7 +218,8 @@ two_jobs_share_zoom_and_selection (void **state)
       *state, page,
       "const o=window.weftTimelines[1];w.keep({row:0,op:5});out.one=w.facts();out.two=o.facts();"
       "w.keep(null);o.zoom(0.5);const c=window.weftCommon;out.half=(c.t1-c.t0)/c.seconds;"
-      "out.longest=c.seconds===o.head.seconds;for(let x=110;x<700&&!o.facts();x+=2)o.hoverAt(x,30);out.hover=o.facts();"
+      "out.longest=c.seconds===o.head.seconds;"
+      "for(let x=110;x<700&&!o.facts();x+=2)o.hoverAt(x,30);out.hover=o.facts();"
       "const key=new KeyboardEvent('keydown',{key:'n'});"
       "document.querySelectorAll('canvas')[1].dispatchEvent(key);out.key=o.facts();");
   g_autofree char *one = attribute (document, "one"), *two = attribute (document, "two"),
