@@ -4,6 +4,7 @@
 #include "kernels/cuda/fp8_scales.h"
 #include "kernels/cuda/table.h"
 #include "kernels/cuda/trial.h"
+#include "kernels/float.h"
 #include "tests/made/cuda_case.h"
 #include "tests/runner/folder.h"
 #include "tests/doubles/playing_cublaslt.h"
@@ -40,12 +41,18 @@ call (struct host *h, const struct weft_kernel *k)
   h->error = weft_cuda_launchers[k->kind](&l);
 }
 
+/* Bias gradients are only in the epilogue of products that were measured: here of small ones. */
 static void
 launch (void *user, const struct weft_kernel *k, gboolean again)
 {
+  const uint64_t *dim = k->shape.dim;
   struct host *h = user;
 
-  (void) again;
+  if (k->kind == WEFT_OP_MATMUL_WGRAD && !again && dim[0] * dim[1] * dim[2] < 1 << 14) {
+    weft_blas_only_prepare (h->blas, TRUE);
+    call (h, k);
+    weft_blas_only_prepare (h->blas, FALSE);
+  }
   call (h, k);
   if (h->error)
     fail_msg ("%s: %s", weft_op_words[k->kind], h->error);
@@ -78,7 +85,7 @@ every_product_is_told_as_the_library_wants_it (void **state)
 
   (void) state;
   cuda_case_drawn (&device);
-  assert_true (playing_cublaslt.n_products > 50);
+  assert_true (playing_cublaslt.n_products > 50 && playing_cublaslt.n_gradients > 5);
   close_host (&h);
 }
 
@@ -288,6 +295,79 @@ what_the_library_does_not_add_follows (void **state)
   }
 }
 
+/* A weight gradient of 16 rows of dy, which are 2, and of zeros. The bias gradient was 5. */
+static struct weft_kernel
+weight_gradient (enum weft_dtype out, enum weft_dtype bias, gboolean adds)
+{
+  static const union weft_model model;
+  enum { M = 16, N = 24, K = 8 };
+  const uint64_t size[] = { M * N, M * K, N * K, N };
+  const enum weft_dtype dtype[] = { WEFT_BF16, WEFT_BF16, out, bias };
+  struct weft_kernel k = { .kind = WEFT_OP_MATMUL_WGRAD,
+                           .shape = { .dtype = WEFT_BF16, .dim = { M, N, K } },
+                           .model = &model };
+  const float two = 2, five = 5;
+
+  for (unsigned o = 0; o < 4; o++) {
+    k.operand[o] = (struct weft_operand){ NULL, size[o], dtype[o], o > 1 && adds };
+    assert_int_equal (posix_memalign (&k.operand[o].data, 256, 4 * size[o]), 0);
+    memset (k.operand[o].data, 0, 4 * size[o]);
+    for (uint64_t i = 0; i < size[o] && o % 3 == 0; i++)
+      weft_store (k.operand[o].data, dtype[o], i, 1, o ? &five : &two);
+  }
+  return k;
+}
+
+/* cuBLASLt sums a bias gradient only if that was measured to be faster than a kernel; it cannot add
+ * to a gradient, and stores the type of the weight gradient: sums of 16 bits that must be added or
+ * converted are left to the kernel, and so are all in deterministic mode. `far`: how often the
+ * library sums in one call. */
+static void
+a_bias_gradient_is_in_the_epilogue_where_that_is_faster_and_right (void **state)
+{
+  static const struct {
+    enum weft_dtype out, bias;
+    gboolean adds, dear, missing, deterministic, unmeasured;
+    uint64_t far;
+  } cases[] = { { .out = WEFT_BF16, .bias = WEFT_BF16, .far = 1 },
+                { .out = WEFT_FP32, .bias = WEFT_FP32, .far = 1 },
+                { .out = WEFT_FP32, .bias = WEFT_FP32, .adds = TRUE, .far = 1 },
+                { .out = WEFT_FP32, .bias = WEFT_BF16, .far = 1 },
+                { .out = WEFT_FP32, .bias = WEFT_BF16, .adds = TRUE, .far = 1 },
+                { .out = WEFT_BF16, .bias = WEFT_BF16, .adds = TRUE },
+                { .out = WEFT_BF16, .bias = WEFT_FP32 },
+                { .out = WEFT_FP32, .bias = WEFT_FP32, .dear = TRUE },
+                { .out = WEFT_FP32, .bias = WEFT_FP32, .missing = TRUE },
+                { .out = WEFT_FP32, .bias = WEFT_FP32, .deterministic = TRUE },
+                { .out = WEFT_FP32, .bias = WEFT_FP32, .unmeasured = TRUE } };
+
+  (void) state;
+  for (unsigned i = 0; i < G_N_ELEMENTS (cases); i++) {
+    struct weft_kernel k = weight_gradient (cases[i].out, cases[i].bias, cases[i].adds);
+    const struct weft_operand *db = &k.operand[3];
+    struct host h = open_host (90);
+    float room;
+
+    playing_cublaslt.dear_epilogues = cases[i].dear;
+    playing_cublaslt.no_gradients = cases[i].missing;
+    k.deterministic = cases[i].deterministic;
+    if (!cases[i].unmeasured)
+      prepare (&h, &k);
+    assert_float_equal (*weft_floats (db->data, db->dtype, 0, 1, &room), 5, 0);
+    for (float calls = 1; calls < 3; calls++) {
+      uint64_t before = playing_cublaslt.n_gradients;
+      call (&h, &k);
+      assert_null (h.error);
+      assert_int_equal (playing_cublaslt.n_gradients - before, cases[i].far);
+      for (uint64_t n = 0; n < db->n; n++)
+        assert_float_equal (*weft_floats (db->data, db->dtype, n, 1, &room),
+                            cases[i].adds ? 5 + 32 * calls : 32, 0);
+    }
+    close_host (&h);
+    free_product (&k);
+  }
+}
+
 /* weft_cuda_load_only() loads kernels without computing: two calls of an op run its matmul once,
  * on memory outside the operands. GELU is fused into the matmul, or is a separate kernel if the
  * fused GELU is slower. */
@@ -392,6 +472,7 @@ static const struct CMUnitTest tests[] = {
   cmocka_unit_test (a_long_inner_dimension_is_cut_if_that_is_faster),
   cmocka_unit_test (an_algorithm_that_wants_more_scratch_than_there_is_is_not_taken),
   cmocka_unit_test (what_the_library_does_not_add_follows),
+  cmocka_unit_test (a_bias_gradient_is_in_the_epilogue_where_that_is_faster_and_right),
   cmocka_unit_test (what_is_only_loaded_runs_once_on_operands_of_its_own),
   cmocka_unit_test (without_memory_to_measure_the_first_suggestion_runs),
   cmocka_unit_test (a_matmul_that_does_not_end_is_named_and_nothing_waits_for_it),
