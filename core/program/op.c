@@ -121,6 +121,15 @@ matmul_dgrad_gelu_bytes (const struct weft_shape *s)
   return matmul_bytes (s) + (double) s->dim[0] * s->dim[2] * weft_dtype_bytes (s->dtype);
 }
 
+#define matmul_swiglu_flops matmul_flops
+
+/* Bytes of both kernels, of which a fused one moves fewer. */
+static double
+matmul_swiglu_bytes (const struct weft_shape *s)
+{
+  return matmul_bytes (s) + 1.5 * (double) s->dim[0] * s->dim[1] * weft_dtype_bytes (s->dtype);
+}
+
 #define matmul_fp8_flops matmul_flops
 
 static double

@@ -9,6 +9,7 @@
 #include "core/base/words.h"
 #include "kernels/cuda/blas_call.h"
 #include "kernels/cuda/fp8_scales.h"
+#include "kernels/cuda/producer.h"
 #include "kernels/cuda/trial.h"
 #include <cuda_runtime.h>
 #include <stdio.h>
@@ -39,7 +40,8 @@ struct choice {
 };
 G_STATIC_ASSERT (sizeof (struct choice) == 144); /* no padding: a choice is saved as bytes */
 
-enum apart { APART_EPILOGUE = 1, APART_BIAS = 2 };
+/* APART_LIBRARY: no product of the library at all, but a kernel of Weft for product and epilogue */
+enum apart { APART_EPILOGUE = 1, APART_BIAS = 2, APART_LIBRARY = 4 };
 
 struct weft_cuda_blas {
   cublasLtHandle_t handle;
@@ -77,6 +79,12 @@ static gboolean
 is_summed (const struct weft_cuda_gemm *g)
 {
   return g->epilogue == WEFT_CUDA_SUMS;
+}
+
+static gboolean
+is_gated (const struct weft_cuda_gemm *g)
+{
+  return g->epilogue == WEFT_CUDA_GATE;
 }
 
 static struct shape
@@ -137,7 +145,7 @@ plain_of (const struct weft_cuda_gemm *g, uint64_t apart)
   }
   if (!(apart & APART_EPILOGUE))
     return plain;
-  if (g->epilogue == WEFT_CUDA_GELU && g->aux)
+  if ((g->epilogue == WEFT_CUDA_GELU && g->aux) || is_gated (g))
     plain.y = g->aux;
   plain.epilogue = WEFT_CUDA_PLAIN;
   plain.aux = plain.sums.data = NULL;
@@ -165,6 +173,8 @@ run_all (const struct weft_cuda_launch *on, const struct weft_cuda_gemm *g, cons
   struct weft_cuda_gemm product = plain_of (g, choice->apart), whole = product;
   const char *error = NULL;
 
+  if (choice->apart & APART_LIBRARY)
+    return weft_cuda_gated (on, g);
   whole.bias = g->bias;
   if (choice->apart & APART_BIAS)
     error = weft_cuda_put_bias (on, &whole);
@@ -483,6 +493,8 @@ still_runs (const struct weft_cuda_launch *on, const struct weft_cuda_gemm *g,
   cublasLtMatmulHeuristicResult_t found;
   g_auto (weft_blas_call) c = { 0 };
 
+  if (choice->apart & APART_LIBRARY)
+    return weft_cuda_gated_takes (on, g);
   if (choice->scratch > on->scratch_bytes || !on->blas->only_prepare)
     return choice->scratch <= on->scratch_bytes;
   return !weft_blas_call_init (&c, &product) &&
@@ -535,6 +547,27 @@ may_fuse (const struct weft_cuda_launch *on, const struct weft_cuda_gemm *g)
   return !is_summed (g) || (g->aux && on->blas->only_prepare);
 }
 
+/* The choice for a product with a gate: two kernels, or the one of gated.cu if it was measured to
+ * be faster, or with WEFT_WARPGROUPS=producer. `apart`: the choice of two. */
+static const struct choice *
+choice_of_gated (const struct weft_cuda_launch *on, const struct weft_cuda_gemm *g,
+                 const struct choice *apart)
+{
+  struct choice one = *apart, two = *apart;
+
+  one.apart |= APART_LIBRARY;
+  if (on->warpgroups == WEFT_WARPGROUPS_PRODUCER && weft_cuda_gated_takes (on, g))
+    return remember_apart (on, g, &one, APART_LIBRARY);
+  if (on->blas->only_prepare && weft_cuda_gated_takes (on, g)) {
+    float both = time_of (on, g, &two), together = time_of (on, g, &one);
+    two.ms = MAX (both, 0);
+    one.ms = MAX (together, 0);
+    if (together >= 0 && (both < 0 || together < both))
+      return remember_apart (on, g, &one, APART_LIBRARY);
+  }
+  return remember_apart (on, g, &two, APART_EPILOGUE);
+}
+
 /* The choice for a product with an epilogue. The library fuses the epilogue if it supports this and
  * if the fused product is not slower. */
 static const struct choice *
@@ -551,6 +584,8 @@ choice_with (const struct weft_cuda_launch *on, const struct weft_cuda_gemm *g, 
     return NULL;
   struct choice apart = *product;
   apart.apart |= APART_EPILOGUE;
+  if (is_gated (g))
+    return choice_of_gated (on, g, &apart);
   const struct choice *one = may_fuse (on, g) ? choose (on, g, error) : NULL;
   *error = NULL;
   if (one && on->blas->only_prepare) {
@@ -571,7 +606,8 @@ load_product (const struct weft_cuda_launch *on, const struct weft_cuda_gemm *g,
   g_auto (operands) o = { 0 };
   g_auto (weft_blas_call) c = { 0 };
 
-  if (!g_hash_table_add (on->blas->loaded, (void *) (uintptr_t) choice) || !make_operands (&o, g))
+  if (choice->apart & APART_LIBRARY ||
+      !g_hash_table_add (on->blas->loaded, (void *) (uintptr_t) choice) || !make_operands (&o, g))
     return;
   struct weft_cuda_gemm product = plain_of (&o.gemm, choice->apart);
   if (!weft_blas_call_init (&c, &product) && !run (on, &product, &c, choice))

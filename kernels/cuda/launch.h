@@ -87,9 +87,15 @@ struct weft_cuda_launch {
 };
 
 /* Epilogue of a product: y = gelu (a b); or y = a b times the slope of gelu at aux; or y = a b, and
- * the sums of the rows of a. The input of gelu is either the unrounded or the stored product,
- * whichever is faster. */
-enum weft_cuda_epilogue { WEFT_CUDA_PLAIN, WEFT_CUDA_GELU, WEFT_CUDA_GELU_SLOPE, WEFT_CUDA_SUMS };
+ * the sums of the rows of a; or aux = a b, and y (m, n / 2) = swiglu of aux. The input of gelu is
+ * either the unrounded or the stored product, whichever is faster. */
+enum weft_cuda_epilogue {
+  WEFT_CUDA_PLAIN,
+  WEFT_CUDA_GELU,
+  WEFT_CUDA_GELU_SLOPE,
+  WEFT_CUDA_SUMS,
+  WEFT_CUDA_GATE
+};
 
 /* y = a b with row-major matrices: `a` is (m, k), or (k, m) if transposed; `b` is (k, n), or (n, k)
  * if transposed. May accumulate into y. */
@@ -101,9 +107,10 @@ struct weft_cuda_gemm {
   uint8_t a_turned, b_turned, accumulate;
   uint8_t dtype, y_dtype; /* type of a and b; type of y */
   uint8_t epilogue;       /* enum weft_cuda_epilogue */
-  /* input of gelu, in the type of y: written by GELU unless NULL, read by GELU_SLOPE. SUMS: room
-   * for m elements of the type of y, which the library overwrites with the sums; sums.data, if
-   * nothing is added and nothing converted, or else fp32 memory; NULL: the library must not sum */
+  /* input of gelu, in the type of y: written by GELU unless NULL, read by GELU_SLOPE. GATE: the
+   * product, gate beside up, in the type of y. SUMS: room for m elements of the type of y, which
+   * the library overwrites with the sums; sums.data, if nothing is added and nothing converted, or
+   * else fp32 memory; NULL: the library must not sum */
   void *aux;
   struct weft_cuda_operand sums; /* SUMS: m sums over k, stored or added; `a` is transposed */
   /* device pointer: alpha, the factor of a b, followed by beta (0 or 1), the factor of the old y;
@@ -126,6 +133,11 @@ weft_cuda_multiply (const struct weft_cuda_launch *on, const struct weft_cuda_ge
 /* Applies the epilogue of a product that ran without it: gelu reads aux, or y if aux is NULL; the
  * slope is applied to y; sums are those of a. */
 const char *weft_cuda_follow (const struct weft_cuda_launch *on, const struct weft_cuda_gemm *gemm);
+
+/* Whether a kernel of Weft computes the product and the gate of GATE together (gated.cu), and the
+ * launch of that kernel. */
+int weft_cuda_gated_takes (const struct weft_cuda_launch *on, const struct weft_cuda_gemm *gemm);
+const char *weft_cuda_gated (const struct weft_cuda_launch *on, const struct weft_cuda_gemm *gemm);
 
 /* Brings the sums that a product has left in aux to `sums`, unless they are there. */
 const char *

@@ -55,6 +55,7 @@ WEFT_CUDA_SCRATCH (matmul, WEFT_BLAS_SCRATCH)
 WEFT_CUDA_SCRATCH (matmul_dgrad, WEFT_BLAS_SCRATCH)
 WEFT_CUDA_SCRATCH (matmul_gelu, WEFT_BLAS_SCRATCH)
 WEFT_CUDA_SCRATCH (matmul_dgrad_gelu, WEFT_BLAS_SCRATCH)
+WEFT_CUDA_SCRATCH (matmul_swiglu, WEFT_BLAS_SCRATCH)
 
 const char *
 weft_cuda_matmul (const struct weft_cuda_launch *l)
@@ -77,10 +78,11 @@ weft_cuda_matmul_dgrad (const struct weft_cuda_launch *l)
   return weft_cuda_multiply (l, &g);
 }
 
-/* --------------------------------------------------------------- products with gelu */
+/* ------------------------------------------------------- products with gelu or swiglu */
 
 enum { PRE = 3, GELU_Y = 4 };
 enum { SLOPE_PRE = 2, SLOPE_DX = 3 };
+enum { GATED_BOTH = 3, GATED_Y = 4 };
 
 __global__ void
 spread_bias (struct array bias, struct array y, uint64_t rows, uint64_t columns)
@@ -109,6 +111,18 @@ sum_rows_of_a (const struct weft_cuda_launch *on, const struct weft_cuda_gemm *g
   return WEFT_BY_DTYPE (g->dtype, sum_matrix, &sums, &a, g->k, &g->sums);
 }
 
+static const char *
+gate (const struct weft_cuda_launch *on, const struct weft_cuda_gemm *g)
+{
+  struct weft_cuda_launch l = *on;
+
+  l.dim[0] = g->m;
+  l.dim[1] = g->n / 2;
+  l.operand[0] = { g->aux, g->m * g->n, g->y_dtype, 0 };
+  l.operand[1] = { g->y, g->m * (g->n / 2), g->y_dtype, 0 };
+  return weft_cuda_swiglu (&l);
+}
+
 const char *
 weft_cuda_bring_sums (const struct weft_cuda_launch *on, const struct weft_cuda_gemm *g)
 {
@@ -125,6 +139,8 @@ weft_cuda_follow (const struct weft_cuda_launch *on, const struct weft_cuda_gemm
 {
   if (g->epilogue == WEFT_CUDA_SUMS)
     return sum_rows_of_a (on, g);
+  if (g->epilogue == WEFT_CUDA_GATE)
+    return gate (on, g);
   struct weft_cuda_launch l = *on;
   struct weft_cuda_operand y = { g->y, g->m * g->n, g->y_dtype, 0 }, aux = y;
 
@@ -159,6 +175,20 @@ weft_cuda_matmul_dgrad_gelu (const struct weft_cuda_launch *l)
   g.epilogue = WEFT_CUDA_GELU_SLOPE;
   g.aux = l->operand[SLOPE_PRE].data;
   return weft_cuda_multiply (l, &g);
+}
+
+const char *
+weft_cuda_matmul_swiglu (const struct weft_cuda_launch *l)
+{
+  struct weft_cuda_launch on = *l;
+  struct weft_cuda_gemm g = gemm_of (l, X, W, GATED_Y);
+  const char *error = weft_cuda_convert_bias (&on, &l->operand[B], &l->operand[GATED_Y], &g.bias);
+
+  set_size (&g, l->dim[M], l->dim[N], l->dim[K]);
+  g.b_turned = 1;
+  g.epilogue = WEFT_CUDA_GATE;
+  g.aux = l->operand[GATED_BOTH].data;
+  return error ? error : weft_cuda_multiply (&on, &g);
 }
 
 /* Bytes of scratch. The product and the kernel for the bias gradient run one after the other and

@@ -2,6 +2,7 @@
  * that checks its rules (playing_cublaslt.h), and how algorithms are chosen, saved and loaded. */
 #include "kernels/cuda/blas.h"
 #include "kernels/cuda/fp8_scales.h"
+#include "kernels/cuda/producer.h"
 #include "kernels/cuda/table.h"
 #include "kernels/cuda/trial.h"
 #include "kernels/float.h"
@@ -18,6 +19,7 @@ struct host {
   struct weft_cuda_blas *blas;
   uint8_t *scratch;
   uint64_t bytes; /* bytes of scratch that a call may use; 0: as many as its op needs */
+  uint8_t warpgroups; /* enum weft_cuda_warpgroups */
   const char *error;
 };
 
@@ -38,6 +40,7 @@ call (struct host *h, const struct weft_kernel *k)
   l.scratch = h->scratch;
   l.blas = h->blas;
   l.stream = h;
+  l.warpgroups = h->warpgroups;
   h->error = weft_cuda_launchers[k->kind](&l);
 }
 
@@ -368,6 +371,48 @@ a_bias_gradient_is_in_the_epilogue_where_that_is_faster_and_right (void **state)
   }
 }
 
+/* A product with a gate has one kernel instead of two if the GPU has warpgroup instructions and
+ * that kernel was faster (on the double, kernels take no time), or without measuring if it is asked
+ * for; a choice that the GPU cannot run any more is replaced. */
+static void
+a_gate_is_in_the_product_where_that_is_faster (void **state)
+{
+  static const struct {
+    uint8_t warpgroups;
+    gboolean measured;
+    uint64_t products; /* of cuBLASLt in one call */
+  } cases[] = { { WEFT_NO_WARPGROUPS, TRUE, 1 },
+                { WEFT_WARPGROUPS, TRUE, 0 },
+                { WEFT_WARPGROUPS, FALSE, 1 },
+                { WEFT_WARPGROUPS_PRODUCER, FALSE, 0 } };
+  static union weft_model model;
+
+  (void) state;
+  model.activation = WEFT_SWIGLU;
+  for (unsigned i = 0; i < G_N_ELEMENTS (cases); i++) {
+    struct weft_kernel k = product_of (WEFT_OP_MATMUL_SWIGLU, 16, 32, 8);
+    struct host h = open_host (90);
+    h.warpgroups = cases[i].warpgroups;
+    k.model = &model;
+    free (k.operand[2].data);
+    k.operand[2].data = NULL;
+    memset (k.operand[4].data, 0x55, 2 * 16 * 16);
+    if (cases[i].measured)
+      prepare (&h, &k);
+    assert_int_equal (*(uint16_t *) k.operand[4].data, 0x5555);
+    for (unsigned calls = 0; calls < 3; calls++) {
+      uint64_t before = playing_cublaslt.n_products;
+      h.warpgroups = calls < 2 ? cases[i].warpgroups : WEFT_NO_WARPGROUPS;
+      call (&h, &k);
+      assert_null (h.error);
+      assert_int_equal (playing_cublaslt.n_products - before, calls < 2 ? cases[i].products : 1);
+      assert_int_equal (*(uint16_t *) k.operand[4].data, 0);
+    }
+    close_host (&h);
+    free_product (&k);
+  }
+}
+
 /* weft_cuda_load_only() loads kernels without computing: two calls of an op run its matmul once,
  * on memory outside the operands. GELU is fused into the matmul, or is a separate kernel if the
  * fused GELU is slower. */
@@ -473,6 +518,7 @@ static const struct CMUnitTest tests[] = {
   cmocka_unit_test (an_algorithm_that_wants_more_scratch_than_there_is_is_not_taken),
   cmocka_unit_test (what_the_library_does_not_add_follows),
   cmocka_unit_test (a_bias_gradient_is_in_the_epilogue_where_that_is_faster_and_right),
+  cmocka_unit_test (a_gate_is_in_the_product_where_that_is_faster),
   cmocka_unit_test (what_is_only_loaded_runs_once_on_operands_of_its_own),
   cmocka_unit_test (without_memory_to_measure_the_first_suggestion_runs),
   cmocka_unit_test (a_matmul_that_does_not_end_is_named_and_nothing_waits_for_it),

@@ -134,7 +134,16 @@ weft_cuda_multiply (const struct weft_cuda_launch *on, const struct weft_cuda_ge
   if (weft_cuda_loads_only ())
     return NULL;
   uint64_t n = g->m * g->n;
+  struct weft_cuda_gemm gated = *g;
   check (g);
+  if (g->epilogue == WEFT_CUDA_GATE && weft_cuda_gated_takes (on, g))
+    return weft_cuda_gated (on, g);
+  if (g->epilogue == WEFT_CUDA_GATE) {
+    gated.y = g->aux;
+    gated.epilogue = WEFT_CUDA_PLAIN;
+    const char *error = weft_cuda_multiply (on, &gated);
+    return error ? error : weft_cuda_follow (on, g);
+  }
   g_autofree float *a = wide (g->a, g->dtype, g->m * g->k),
                    *b = wide (g->b, g->a_scale ? g->b_dtype : g->dtype, g->k * g->n);
   g_autofree float *y =
