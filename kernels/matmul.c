@@ -204,7 +204,9 @@ weft_extent_matmul_wgrad (const struct weft_kernel *k, uint32_t operand)
   return extent[operand];
 }
 
-/* --------------------------------------------------------------- products with fused gelu */
+/* ------------------------------------------------- products with fused gelu or swiglu */
+
+enum { GATED_BOTH = Y, GATED_Y };
 
 enum { GELU_X, GELU_W, GELU_B, GELU_PRE, GELU_Y };
 enum { SLOPE_DY, SLOPE_W, SLOPE_PRE, SLOPE_DX };
@@ -253,6 +255,42 @@ uint64_t
 weft_extent_matmul_gelu (const struct weft_kernel *k, uint32_t operand)
 {
   return weft_extent_matmul (k, MIN (operand, Y));
+}
+
+/* Matrix product with a gate, which reads the stored product. `both`: columns of gate and up. */
+void
+weft_cpu_matmul_swiglu (const struct weft_kernel *k, uint32_t part, uint32_t parts)
+{
+  const struct weft_operand *o = k->operand;
+  struct weft_range rows = weft_part (k->shape.dim[M], GRAIN, part, parts);
+  uint64_t both = k->shape.dim[N];
+  struct weft_kernel gate = *k;
+
+  weft_cpu_matmul (k, part, parts);
+  gate.shape.dim[0] = rows.end - rows.begin;
+  gate.shape.dim[1] = both / 2;
+  gate.operand[0] = rows_of (&o[GATED_BOTH], both, rows);
+  gate.operand[1] = rows_of (&o[GATED_Y], both / 2, rows);
+  weft_cpu_swiglu (&gate, 0, 1);
+}
+
+void
+weft_ref_matmul_swiglu (const struct weft_kernel *k)
+{
+  struct weft_kernel gate = *k;
+
+  weft_ref_matmul (k);
+  gate.shape.dim[1] = k->shape.dim[N] / 2;
+  gate.operand[0] = k->operand[GATED_BOTH];
+  gate.operand[1] = k->operand[GATED_Y];
+  weft_ref_swiglu (&gate);
+}
+
+uint64_t
+weft_extent_matmul_swiglu (const struct weft_kernel *k, uint32_t operand)
+{
+  return operand == GATED_Y ? k->shape.dim[M] * (k->shape.dim[N] / 2)
+                            : weft_extent_matmul (k, operand);
 }
 
 void

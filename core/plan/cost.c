@@ -426,9 +426,13 @@ price_own_attention (const struct weft_cost *cost, enum weft_op_kind kind,
   double rows = (double) s->dim[0] * (double) s->dim[1] * (double) s->dim[2];
   double value = (double) (s->dim[6] ? s->dim[6] : s->dim[4]);
 
-  struct weft_attention_run run = { parts->rate, sms, FALSE };
+  const struct weft_attention_run run = { parts->rate, sms, FALSE },
+                                  producing = { parts->rate, sms, TRUE };
 
   parts->work = weft_attention_kernel_seconds (cost->cluster, kind, s, &run);
+  if (cost->timed_attention)
+    parts->work = fmin (parts->work,
+                        weft_attention_kernel_seconds (cost->cluster, kind, s, &producing));
   if (is_attention_backward (kind))
     parts->work += 2 * parts->gap + 2 * rows * value * weft_dtype_bytes (s->dtype) /
                                         cost->cluster->f.gpu_memory_bandwidth;
@@ -580,10 +584,18 @@ weft_cost_fields (const struct weft_cost *cost, enum weft_op_kind kind, const st
 
 /* ------------------------------------------------------------------------ seconds */
 
+/* matmul_swiglu is priced as its two kernels: that one is faster is to be measured. */
 static double
 roofline (const struct weft_cost *cost, enum weft_op_kind kind, const struct weft_shape *s,
           uint32_t sms_taken)
 {
+  if (kind == WEFT_OP_MATMUL_SWIGLU) {
+    struct weft_shape gate = { .dtype = s->dtype,
+                               .out_dtype = s->out_dtype,
+                               .dim = { s->dim[0], s->dim[1] / 2 } };
+    return roofline (cost, WEFT_OP_MATMUL, s, sms_taken) +
+           roofline (cost, WEFT_OP_SWIGLU, &gate, sms_taken);
+  }
   struct weft_cost_parts parts = split (cost, kind, s, sms_taken);
   return parts.gap + fmax (parts.work, parts.memory);
 }

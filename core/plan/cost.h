@@ -45,6 +45,9 @@ struct weft_cost {
   enum weft_fp8_lifetime fp8_weights; /* how long weights that were converted to fp8 are kept */
   gboolean drops; /* whether attention in one kernel is priced with dropout of probabilities */
   gboolean fp8_attention; /* whether attention in one kernel is priced with fp8 products */
+  /* whether attention is the fastest on the GPU (attention_backend = auto): of the two kinds of
+   * kernels of core/gpu_kernels.def; nothing is known of cuDNN's */
+  gboolean timed_attention;
   double expert_outputs; /* outputs of an expert for each inner element of it, if experts are priced
                           * as those of GPT-OSS; 0: they are not */
   gboolean compiled; /* whether a compiler joins pointwise kernels (enable_compile) */

@@ -1,5 +1,6 @@
 #include "core/plan/parts.h"
 #include "core/job/pipeline.h"
+#include <string.h>
 
 const char *const weft_part_words[] = { WEFT_PART_LIST (WEFT_WORD_TEXT) NULL };
 
@@ -128,6 +129,27 @@ mark_own (struct marker *m)
   }
 }
 
+/* Moves gradient collectives from part start_grad_sync to the cells of several stages, if a cell
+ * depends on them: with variable_seq_lengths, the host waits for all transfers that it has launched
+ * before it reads a length. Otherwise close_parts() would move the cells, of this stage only, and a
+ * receive of another stage would be in an earlier part than its send. */
+static void
+pull_launches (struct marker *m)
+{
+  uint32_t earliest[WEFT_N_LANE];
+
+  memset (earliest, 0xff, sizeof earliest);
+  for (uint32_t op = m->p->n_op; op-- > 0;) {
+    uint32_t *newer = &earliest[m->p->op[op].lane];
+    if (m->p->op[op].phase == WEFT_PHASE_REDUCE)
+      m->of[op] = MIN (m->of[op], *newer);
+    *newer = MIN (*newer, m->of[op]);
+    for (uint32_t d = m->p->op[op].deps; d < m->p->op[op + 1].deps; d++)
+      if (m->p->op[m->p->deps[d]].phase == WEFT_PHASE_REDUCE)
+        m->of[m->p->deps[d]] = MIN (m->of[m->p->deps[d]], m->of[op]);
+  }
+}
+
 /* Moves ops to later parts where needed: an op must not belong to an earlier part than an op that
  * it depends on or follows on its lane. */
 static void
@@ -177,6 +199,8 @@ weft_parts_new (const weft_plan *plan)
     m.last_cell = m.last_launch = 0;
     find_places (&m);
     mark_own (&m);
+    if (plan->mesh.pp > 1)
+      pull_launches (&m);
     close_parts (&m);
   }
   g_free (m.forward);

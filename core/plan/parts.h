@@ -7,7 +7,7 @@
  *   one stage       zero_grad_buffer, then a part for each cell of the schedule, then the parts
  *                   after the schedule
  *   several stages  all cells are one part, because a stage cannot finish a cell without the other
- *                   stages */
+ *                   stages; with the gradient collectives that a cell waits for */
 #pragma once
 #include "core/plan/plan.h"
 

@@ -50,6 +50,7 @@ weft_plan_cost (const weft_plan *plan)
     .fp8_weights = weft_job_fp8_lifetime (&plan->job),
     .drops = k->attention_priced_with_dropout,
     .fp8_attention = k->attention_priced_in_fp8,
+    .timed_attention = k->attention_backend == WEFT_ATTENTION_AUTO,
     .expert_outputs = k->experts_priced_as_gpt_oss
                           ? (double) plan->job.model.hidden_size /
                                 (double) plan->job.model.moe_ffn_hidden_size

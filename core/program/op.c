@@ -104,63 +104,8 @@ parts_of (double taken, double parts)
 
 /* ------------------------------------------------------------------------- table */
 
-#define adam_8bit_flops none_flops
-
-/* Bytes of adam_8bit: those of adam, with one byte instead of four for each moment, which is read
- * and written, and a scale in fp32 for each block of elements. */
-static double
-adam_8bit_bytes (const struct weft_shape *s)
-{
-  return adam_bytes (s) - s->dim[0] * 2 * 2 * (4 - (1 + 4.0 / WEFT_8BIT_BLOCK));
-}
-
-#define muon_momentum_flops none_flops
-#define muon_take_flops none_flops
-#define muon_normalise_flops none_flops
-#define muon_update_flops none_flops
-
-static double
-muon_momentum_bytes (const struct weft_shape *s)
-{
-  return s->dim[0] * ((s->dim[1] ? (double) s->dim[1] : 4) + 2 * 4);
-}
-
-/* Bytes of muon_take: fp32 momentum is read, and gradients if dim[1] is not 0; fp32 is written. */
-static double
-muon_take_bytes (const struct weft_shape *s)
-{
-  return s->dim[0] * ((double) s->dim[1] + 2 * 4);
-}
-
-/* Bytes of muon_normalise: the fp32 matrix is read for the norm and again for the quotient. */
-static double
-muon_normalise_bytes (const struct weft_shape *s)
-{
-  return elements (s) * (2 * 4 + weft_dtype_bytes (s->out_dtype));
-}
-
-/* FLOPs of a product of a Newton-Schulz step. A step of an m x n matrix, m <= n, has the products
- * (m, m, n), (m, m, m) and (m, n, m): 2 (2 n m^2 + m^3) FLOPs, as Keller Jordan counts them
- * (kellerjordan.github.io/posts/muon, "Runtime analysis"). */
-#define newton_schulz_flops matmul_flops
-
-/* Bytes of these products: all but the first also read a matrix that they add. */
-static double
-newton_schulz_bytes (const struct weft_shape *s)
-{
-  double added = s->dim[3] ? (double) s->dim[0] * s->dim[1] : 0;
-  return matmul_bytes (s) + added * weft_dtype_bytes (s->dtype);
-}
-
-/* Bytes of muon_update on this rank's part of the matrix: the orthogonal matrix and fp32 weights
- * are read, weights are written, and 16-bit parameters beside their masters. */
-static double
-muon_update_bytes (const struct weft_shape *s)
-{
-  double parameter = s->out_dtype == WEFT_FP32 ? 0 : weft_dtype_bytes (s->out_dtype);
-  double weights = s->dim[4] ? 2 * parameter : 2 * 4 + parameter;
-  return elements (s) / (double) s->dim[2] * (weft_dtype_bytes (s->dtype) + weights);
-}
+/* The formula of adam_8bit has the size of a block as a number. */
+G_STATIC_ASSERT (WEFT_8BIT_BLOCK == 256);
 
 const struct weft_op_info weft_op_info[WEFT_N_OP] = {
 #define OP(id, name, kind, cost, dimensions, uses, what, ...)                                      \

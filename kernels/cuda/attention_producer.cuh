@@ -1,5 +1,5 @@
 /* attention_producer.cuh - what forward and backward with a producer warp share
- * (attention_producer.cu, attention_producer_bwd.cu): tensor maps of heads, and rings of tiles. */
+ * (attention_producer.cu, attention_producer_bwd.cu): tensor maps of heads. */
 #pragma once
 #include "kernels/cuda/attention_order.cuh"
 #include "kernels/cuda/attention_tiles.cuh"
@@ -50,41 +50,5 @@ load_tile (T *to, const tiles_of_head &from, const struct tile &rows, uint64_t *
     load_box (to + panel * N * PANEL, &from.map,
               tensor_place{ { panel * PANEL, (int) from.head, row, run, (int) from.batch } }, b);
 }
-
-/* -------------------------------------------------------------------------------- rings */
-
-/* The mbarriers of a ring of N tiles. Use number i of the ring is for use in tile i % N. */
-template <int N> struct ring {
-  uint64_t *full, *empty;
-
-  /* One thread arrives at `full`; `readers` warps arrive at `empty`. */
-  __device__ __forceinline__ void open (unsigned readers) const
-  {
-    for (int i = 0; i < N; i++) {
-      mbarrier_init (full + i, 1);
-      mbarrier_init (empty + i, readers);
-    }
-  }
-
-  /* Waits until tile i may be overwritten, and announces its bytes. Returns their mbarrier. */
-  __device__ __forceinline__ uint64_t *begin (unsigned i, unsigned bytes) const
-  {
-    mbarrier_wait (empty + i % N, i / N % 2 ^ 1);
-    mbarrier_expect (full + i % N, bytes);
-    return full + i % N;
-  }
-
-  __device__ __forceinline__ void wait (unsigned i) const
-  {
-    mbarrier_wait (full + i % N, i / N % 2);
-  }
-
-  /* This warp has read tile i. */
-  __device__ __forceinline__ void release (unsigned i) const
-  {
-    if (threadIdx.x % 32 == 0)
-      mbarrier_arrive (empty + i % N);
-  }
-};
 
 #define WEFT_PRODUCER_WIDTHS(X) X (64) X (128)

@@ -1,16 +1,16 @@
-/* cuBLASLt's matrices are column-major, so the library computes the row-major y = a b as y^T = b^T
- * a^T: Weft's `b` is the library's A, and rows are the leading dimension.
- *
- * gelu, or its slope, is an epilogue of the library's product. If the library does not support the
- * epilogue, or if the product with epilogue is slower than product and kernel, a kernel of Weft
- * runs after the product. A bias that the library does not add is written first, and the product
- * accumulates. */
+/* gelu, its slope, or the sums of a bias gradient are an epilogue of the library's product. If the
+ * library does not support the epilogue, or if the product with epilogue is slower than product and
+ * kernel, a kernel of Weft runs after the product. Sums that were not measured are left to the
+ * kernel, because the library's epilogue is much slower for some sizes
+ * (github.com/NVIDIA/CUDALibrarySamples, issue 90). A bias that the library does not add is written
+ * first, and the product accumulates. */
 #include "kernels/cuda/blas.h"
 #include "core/base/error.h"
 #include "core/base/words.h"
+#include "kernels/cuda/blas_call.h"
 #include "kernels/cuda/fp8_scales.h"
+#include "kernels/cuda/producer.h"
 #include "kernels/cuda/trial.h"
-#include <cublasLt.h>
 #include <cuda_runtime.h>
 #include <stdio.h>
 #include <string.h>
@@ -20,11 +20,11 @@
 struct shape {
   uint64_t m, n, k;
   /* alignment in bytes (at most 256) of a, b, y, bias and aux; 0: the product has no such
-   * operand */
+   * operand. apart_sums: the sums of SUMS are brought from aux to their place */
   uint32_t alignment[5];
   uint8_t a_turned, b_turned, accumulate, dtype, y_dtype, scaled, epilogue;
   /* for fp8 products: flags that select the kernel of the library */
-  uint8_t b_dtype, codes, pad[3];
+  uint8_t b_dtype, codes, apart_sums, pad[2];
 };
 G_STATIC_ASSERT (sizeof (struct shape) == 56);
 
@@ -40,7 +40,8 @@ struct choice {
 };
 G_STATIC_ASSERT (sizeof (struct choice) == 144); /* no padding: a choice is saved as bytes */
 
-enum apart { APART_EPILOGUE = 1, APART_BIAS = 2 };
+/* APART_LIBRARY: no product of the library at all, but a kernel of Weft for product and epilogue */
+enum apart { APART_EPILOGUE = 1, APART_BIAS = 2, APART_LIBRARY = 4 };
 
 struct weft_cuda_blas {
   cublasLtHandle_t handle;
@@ -74,10 +75,16 @@ same_shape (gconstpointer a, gconstpointer b)
   return memcmp (a, b, sizeof (struct shape)) == 0;
 }
 
-static uint8_t
-b_dtype_of (const struct weft_cuda_gemm *g)
+static gboolean
+is_summed (const struct weft_cuda_gemm *g)
 {
-  return g->b_scale ? g->b_dtype : g->dtype;
+  return g->epilogue == WEFT_CUDA_SUMS;
+}
+
+static gboolean
+is_gated (const struct weft_cuda_gemm *g)
+{
+  return g->epilogue == WEFT_CUDA_GATE;
 }
 
 static struct shape
@@ -96,133 +103,12 @@ shape_of (const struct weft_cuda_gemm *g)
                          .y_dtype = g->y_dtype,
                          .scaled = g->scale != NULL,
                          .epilogue = g->epilogue,
-                         .b_dtype = b_dtype_of (g),
-                         .codes = (uint8_t) (g->block | g->square << 1 | g->fast) };
+                         .b_dtype = weft_blas_b_dtype (g),
+                         .codes = (uint8_t) (g->block | g->square << 1 | g->fast),
+                         .apart_sums = g->aux != g->sums.data && is_summed (g) };
 }
 
 /* ---------------------------------------------------------------------------- a product */
-
-/* cuBLASLt descriptors of a product. */
-typedef struct call {
-  cublasLtMatmulDesc_t desc;
-  cublasLtMatrixLayout_t a, b, y; /* a: the layout of the library's matrix A, which is Weft's b */
-} call;
-
-static void
-call_clear (struct call *c)
-{
-  if (c->desc)
-    cublasLtMatmulDescDestroy (c->desc);
-  if (c->a)
-    cublasLtMatrixLayoutDestroy (c->a);
-  if (c->b)
-    cublasLtMatrixLayoutDestroy (c->b);
-  if (c->y)
-    cublasLtMatrixLayoutDestroy (c->y);
-}
-G_DEFINE_AUTO_CLEANUP_CLEAR_FUNC (call, call_clear)
-
-static cudaDataType_t
-type_of (uint8_t dtype)
-{
-  return dtype == WEFT_FP32   ? CUDA_R_32F
-         : dtype == WEFT_BF16 ? CUDA_R_16BF
-         : dtype == WEFT_FP8  ? CUDA_R_8F_E4M3
-         : dtype == WEFT_E5M2 ? CUDA_R_8F_E5M2
-                              : CUDA_R_16F;
-}
-
-/* Describes a row-major matrix to the library, whose matrices are column-major. */
-static cublasStatus_t
-describe (cublasLtMatrixLayout_t *layout, uint8_t dtype, uint64_t rows, uint64_t columns)
-{
-  return cublasLtMatrixLayoutCreate (layout, type_of (dtype), columns, rows, (int64_t) columns);
-}
-
-static const char *
-text_of (cublasStatus_t status)
-{
-  return status == CUBLAS_STATUS_SUCCESS ? NULL : cublasLtGetStatusString (status);
-}
-
-static cublasLtEpilogue_t
-epilogue_of (const struct weft_cuda_gemm *g)
-{
-  static const cublasLtEpilogue_t gelu[2][2] = {
-    { CUBLASLT_EPILOGUE_GELU, CUBLASLT_EPILOGUE_GELU_BIAS },
-    { CUBLASLT_EPILOGUE_GELU_AUX, CUBLASLT_EPILOGUE_GELU_AUX_BIAS },
-  };
-
-  if (g->epilogue == WEFT_CUDA_GELU_SLOPE)
-    return CUBLASLT_EPILOGUE_DGELU;
-  return g->epilogue == WEFT_CUDA_GELU ? gelu[g->aux != NULL][g->bias != NULL]
-         : g->bias                     ? CUBLASLT_EPILOGUE_BIAS
-                                       : CUBLASLT_EPILOGUE_DEFAULT;
-}
-
-static cublasStatus_t
-set_epilogue (cublasLtMatmulDesc_t desc, const struct weft_cuda_gemm *g)
-{
-  const cublasLtEpilogue_t epilogue = epilogue_of (g);
-  const int64_t row = (int64_t) g->n;
-  const struct {
-    gboolean is;
-    cublasLtMatmulDescAttributes_t attribute;
-    const void *value;
-    size_t bytes;
-  } wanted[] = {
-    { TRUE, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, sizeof epilogue },
-    { g->bias != NULL, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &g->bias, sizeof g->bias },
-    { g->aux != NULL, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, &g->aux, sizeof g->aux },
-    { g->aux != NULL, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, &row, sizeof row },
-  };
-  cublasStatus_t status = CUBLAS_STATUS_SUCCESS;
-
-  for (unsigned i = 0; i < G_N_ELEMENTS (wanted) && status == CUBLAS_STATUS_SUCCESS; i++)
-    if (wanted[i].is)
-      status = cublasLtMatmulDescSetAttribute (desc, wanted[i].attribute, wanted[i].value,
-                                               wanted[i].bytes);
-  return status;
-}
-
-/* Sets the pointer mode: alpha and beta are passed as device pointers. */
-static cublasStatus_t
-set_scale (cublasLtMatmulDesc_t desc)
-{
-  const cublasLtPointerMode_t mode = CUBLASLT_POINTER_MODE_DEVICE;
-
-  return cublasLtMatmulDescSetAttribute (desc, CUBLASLT_MATMUL_DESC_POINTER_MODE, &mode,
-                                         sizeof mode);
-}
-
-/* For fp8 products: passes the addresses and modes of the scales, and whether accumulation with
- * reduced precision is allowed. The library's matrix A is Weft's b. */
-static cublasStatus_t
-set_codes (cublasLtMatmulDesc_t desc, const struct weft_cuda_gemm *g)
-{
-  const int32_t row = g->block == 0    ? CUBLASLT_MATMUL_MATRIX_SCALE_SCALAR_32F
-                      : g->block == 32 ? CUBLASLT_MATMUL_MATRIX_SCALE_VEC32_UE8M0
-                                       : CUBLASLT_MATMUL_MATRIX_SCALE_VEC128_32F;
-  const int32_t other = g->square ? CUBLASLT_MATMUL_MATRIX_SCALE_BLK128x128_32F : row;
-  const int8_t fast = (int8_t) g->fast;
-  const struct {
-    cublasLtMatmulDescAttributes_t attribute;
-    const void *value;
-    size_t bytes;
-  } wanted[] = {
-    { CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, &g->b_scale, sizeof g->b_scale },
-    { CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, &g->a_scale, sizeof g->a_scale },
-    { CUBLASLT_MATMUL_DESC_A_SCALE_MODE, &other, sizeof other },
-    { CUBLASLT_MATMUL_DESC_B_SCALE_MODE, &row, sizeof row },
-    { CUBLASLT_MATMUL_DESC_FAST_ACCUM, &fast, sizeof fast },
-  };
-  cublasStatus_t status = CUBLAS_STATUS_SUCCESS;
-
-  for (unsigned i = 0; i < G_N_ELEMENTS (wanted) && status == CUBLAS_STATUS_SUCCESS; i++)
-    status = cublasLtMatmulDescSetAttribute (desc, wanted[i].attribute, wanted[i].value,
-                                             wanted[i].bytes);
-  return status;
-}
 
 /* Refuses fp8 products that cuBLASLt does not support: rows of the factors must begin at multiples
  * of sixteen bytes, and a bias of fp32 sums must be bf16 (cuBLAS 13, cublasLtMatmul, "FP8
@@ -245,34 +131,6 @@ refuse_codes (const struct weft_cuda_blas *blas, const struct weft_cuda_gemm *g)
   return NULL;
 }
 
-static const char *
-call_init (struct call *c, const struct weft_cuda_gemm *g)
-{
-  const cublasOperation_t turn_a = g->b_turned ? CUBLAS_OP_T : CUBLAS_OP_N;
-  const cublasOperation_t turn_b = g->a_turned ? CUBLAS_OP_T : CUBLAS_OP_N;
-  cublasStatus_t status[9] = { cublasLtMatmulDescCreate (&c->desc, CUBLAS_COMPUTE_32F,
-                                                         CUDA_R_32F) };
-
-  if (status[0] != CUBLAS_STATUS_SUCCESS)
-    return text_of (status[0]);
-  status[1] =
-      cublasLtMatmulDescSetAttribute (c->desc, CUBLASLT_MATMUL_DESC_TRANSA, &turn_a, sizeof turn_a);
-  status[2] =
-      cublasLtMatmulDescSetAttribute (c->desc, CUBLASLT_MATMUL_DESC_TRANSB, &turn_b, sizeof turn_b);
-  status[3] = g->b_turned ? describe (&c->a, b_dtype_of (g), g->n, g->k)
-                          : describe (&c->a, b_dtype_of (g), g->k, g->n);
-  status[4] =
-      g->a_turned ? describe (&c->b, g->dtype, g->k, g->m) : describe (&c->b, g->dtype, g->m, g->k);
-  status[5] = describe (&c->y, g->y_dtype, g->m, g->n);
-  status[6] = set_epilogue (c->desc, g);
-  status[7] = g->scale ? set_scale (c->desc) : CUBLAS_STATUS_SUCCESS;
-  status[8] = g->a_scale ? set_codes (c->desc, g) : CUBLAS_STATUS_SUCCESS;
-  for (unsigned i = 1; i < G_N_ELEMENTS (status); i++)
-    if (status[i] != CUBLAS_STATUS_SUCCESS)
-      return text_of (status[i]);
-  return NULL;
-}
-
 /* Returns the product g without the epilogue or without the bias, which a kernel of Weft computes.
  * APART_EPILOGUE: the product is stored where the epilogue reads it. APART_BIAS: the bias is
  * already in y, and the product adds to y. */
@@ -287,34 +145,36 @@ plain_of (const struct weft_cuda_gemm *g, uint64_t apart)
   }
   if (!(apart & APART_EPILOGUE))
     return plain;
-  if (g->epilogue == WEFT_CUDA_GELU && g->aux)
+  if ((g->epilogue == WEFT_CUDA_GELU && g->aux) || is_gated (g))
     plain.y = g->aux;
   plain.epilogue = WEFT_CUDA_PLAIN;
-  plain.aux = NULL;
+  plain.aux = plain.sums.data = NULL;
   return plain;
 }
 
 static const char *
-run (const struct weft_cuda_launch *on, const struct weft_cuda_gemm *g, const struct call *c,
+run (const struct weft_cuda_launch *on, const struct weft_cuda_gemm *g, const weft_blas_call *c,
      const struct choice *choice)
 {
   const float given[] = { 1, g->accumulate ? 1 : 0 }, *factor = g->scale ? g->scale : given;
 
-  return text_of (cublasLtMatmul (on->blas->handle, c->desc, factor, g->b, c->a, g->a, c->b,
-                                  factor + 1, g->y, c->y, g->y, c->y, &choice->algorithm,
-                                  on->scratch, choice->scratch, (cudaStream_t) on->stream));
+  return weft_blas_text (cublasLtMatmul (on->blas->handle, c->desc, factor, g->b, c->a, g->a, c->b,
+                                         factor + 1, g->y, c->y, g->y, c->y, &choice->algorithm,
+                                         on->scratch, choice->scratch, (cudaStream_t) on->stream));
 }
 
 /* Runs a product with bias and epilogue. If kernels of Weft compute these, c describes the product
  * alone. While kernels are only loaded, the product is skipped, because load_product() has loaded
  * its kernel. */
 static const char *
-run_all (const struct weft_cuda_launch *on, const struct weft_cuda_gemm *g, const struct call *c,
+run_all (const struct weft_cuda_launch *on, const struct weft_cuda_gemm *g, const weft_blas_call *c,
          const struct choice *choice)
 {
   struct weft_cuda_gemm product = plain_of (g, choice->apart), whole = product;
   const char *error = NULL;
 
+  if (choice->apart & APART_LIBRARY)
+    return weft_cuda_gated (on, g);
   whole.bias = g->bias;
   if (choice->apart & APART_BIAS)
     error = weft_cuda_put_bias (on, &whole);
@@ -322,6 +182,8 @@ run_all (const struct weft_cuda_launch *on, const struct weft_cuda_gemm *g, cons
     error = run (on, &product, c, choice);
   if (!error && choice->apart & APART_EPILOGUE)
     error = weft_cuda_follow (on, g);
+  else if (!error && is_summed (g))
+    error = weft_cuda_bring_sums (on, g);
   return error;
 }
 
@@ -375,7 +237,7 @@ set_preferences (preference p, const struct shape *s, uint64_t scratch)
 /* Stores the algorithms that the library's heuristic suggests in `found`, best first, and their
  * number in *n. */
 static const char *
-guess (const struct weft_cuda_launch *on, const struct weft_cuda_gemm *g, const struct call *c,
+guess (const struct weft_cuda_launch *on, const struct weft_cuda_gemm *g, const weft_blas_call *c,
        cublasLtMatmulHeuristicResult_t found[WEFT_BLAS_CANDIDATES], int *n)
 {
   struct shape shape = shape_of (g);
@@ -389,7 +251,7 @@ guess (const struct weft_cuda_launch *on, const struct weft_cuda_gemm *g, const 
                                              WEFT_BLAS_CANDIDATES, found, n);
   if (status == CUBLAS_STATUS_SUCCESS && *n == 0)
     return "cuBLASLt has no algorithm for a matrix product of this shape and alignment";
-  return text_of (status);
+  return weft_blas_text (status);
 }
 
 /* parts_tried: numbers of parts into which the inner dimension is cut. CUT_BASES: number of
@@ -411,7 +273,7 @@ is_cut (const struct weft_cuda_blas *blas, const struct weft_cuda_gemm *g)
 /* Cuts the inner dimension of an algorithm into parts, whose fp32 sums are added in order. FALSE:
  * the library does not support it, or it needs more scratch than there is. */
 static gboolean
-cut (const struct weft_cuda_launch *on, const struct call *c, int32_t parts,
+cut (const struct weft_cuda_launch *on, const weft_blas_call *c, int32_t parts,
      cublasLtMatmulHeuristicResult_t *found)
 {
   const uint32_t scheme = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
@@ -430,7 +292,7 @@ cut (const struct weft_cuda_launch *on, const struct call *c, int32_t parts,
 
 /* Appends the first suggestions with their inner dimension cut, and returns the new number. */
 static int
-add_cut (const struct weft_cuda_launch *on, const struct call *c,
+add_cut (const struct weft_cuda_launch *on, const weft_blas_call *c,
          cublasLtMatmulHeuristicResult_t *found, int n)
 {
   int bases = MIN (n, CUT_BASES);
@@ -446,7 +308,7 @@ add_cut (const struct weft_cuda_launch *on, const struct call *c,
 struct attempt {
   const struct weft_cuda_launch *on;
   const struct weft_cuda_gemm *g;
-  const struct call *c;
+  const weft_blas_call *c;
   const struct choice *choice;
 };
 
@@ -489,7 +351,7 @@ say_unmeasured (struct weft_cuda_blas *blas, const struct weft_cuda_gemm *g)
 /* Buffers that products read and write while they are measured. */
 typedef struct operands {
   struct weft_cuda_gemm gemm;
-  void *block[5];
+  void *block[6];
 } operands;
 
 static void
@@ -503,17 +365,23 @@ G_DEFINE_AUTO_CLEANUP_CLEAR_FUNC (operands, operands_clear)
 static gboolean
 make_operands (operands *o, const struct weft_cuda_gemm *g)
 {
-  const void *y = NULL, *aux = NULL;
+  const void *y = NULL, *aux = NULL, *sums = NULL;
+  const gboolean brings = g->sums.data != g->aux;
 
   o->gemm = *g;
-  gboolean ok = weft_trial_block (&o->block[0], g->a, g->m * g->k, g->dtype, &o->gemm.a) &&
-                weft_trial_block (&o->block[1], g->b, g->k * g->n, b_dtype_of (g), &o->gemm.b) &&
-                weft_trial_block (&o->block[2], g->y, g->m * g->n, g->y_dtype, &y) &&
-                weft_trial_block (&o->block[3], g->bias, g->n, g->y_dtype, &o->gemm.bias) &&
-                weft_trial_block (&o->block[4], g->aux, g->m * g->n, g->y_dtype, &aux) &&
-                cudaDeviceSynchronize () == cudaSuccess;
+  gboolean ok =
+      weft_trial_block (&o->block[0], g->a, g->m * g->k, g->dtype, &o->gemm.a) &&
+      weft_trial_block (&o->block[1], g->b, g->k * g->n, weft_blas_b_dtype (g), &o->gemm.b) &&
+      weft_trial_block (&o->block[2], g->y, g->m * g->n, g->y_dtype, &y) &&
+      weft_trial_block (&o->block[3], g->bias, g->n, g->y_dtype, &o->gemm.bias) &&
+      weft_trial_block (&o->block[4], g->aux, is_summed (g) ? g->m : g->m * g->n, g->y_dtype,
+                        &aux) &&
+      weft_trial_block (&o->block[5], brings ? g->sums.data : NULL, g->sums.n, g->sums.dtype,
+                        &sums) &&
+      cudaDeviceSynchronize () == cudaSuccess;
   o->gemm.y = (void *) (uintptr_t) y;
   o->gemm.aux = (void *) (uintptr_t) aux;
+  o->gemm.sums.data = brings ? (void *) (uintptr_t) sums : o->gemm.aux;
   return ok;
 }
 
@@ -524,13 +392,13 @@ time_of (const struct weft_cuda_launch *on, const struct weft_cuda_gemm *g,
          const struct choice *choice)
 {
   g_auto (operands) o = { 0 };
-  g_auto (call) c = { 0 };
+  g_auto (weft_blas_call) c = { 0 };
 
   if (!make_operands (&o, g))
     return -1;
   struct weft_cuda_gemm product = plain_of (&o.gemm, choice->apart);
   const struct attempt attempt = { on, &o.gemm, &c, choice };
-  return call_init (&c, &product) ? -1 : time_attempt (&attempt, FALSE);
+  return weft_blas_call_init (&c, &product) ? -1 : time_attempt (&attempt, FALSE);
 }
 
 /* Milliseconds that each of n algorithms takes; negative: it failed, or it is left out because
@@ -562,13 +430,13 @@ take_fastest (const struct weft_cuda_launch *on, const struct weft_cuda_gemm *g,
 {
   float took[WEFT_BLAS_CANDIDATES + MOST_CUT];
   g_auto (operands) o = { 0 };
-  g_auto (call) c = { 0 };
+  g_auto (weft_blas_call) c = { 0 };
 
   if (!make_operands (&o, g)) {
     say_unmeasured (on->blas, g);
     return;
   }
-  if (call_init (&c, &o.gemm))
+  if (weft_blas_call_init (&c, &o.gemm))
     return;
   const struct attempt attempt = { on, &o.gemm, &c, NULL };
   float least = time_all (&attempt, found, n, -1, took);
@@ -597,10 +465,10 @@ static const struct choice *
 choose (const struct weft_cuda_launch *on, const struct weft_cuda_gemm *g, const char **error)
 {
   cublasLtMatmulHeuristicResult_t found[WEFT_BLAS_CANDIDATES + MOST_CUT + 1];
-  g_auto (call) c = { 0 };
+  g_auto (weft_blas_call) c = { 0 };
   int n = 0;
 
-  *error = call_init (&c, g);
+  *error = weft_blas_call_init (&c, g);
   if (!*error)
     *error = guess (on, g, &c, found, &n);
   if (*error)
@@ -623,11 +491,13 @@ still_runs (const struct weft_cuda_launch *on, const struct weft_cuda_gemm *g,
 {
   struct weft_cuda_gemm product = plain_of (g, choice->apart);
   cublasLtMatmulHeuristicResult_t found;
-  g_auto (call) c = { 0 };
+  g_auto (weft_blas_call) c = { 0 };
 
+  if (choice->apart & APART_LIBRARY)
+    return weft_cuda_gated_takes (on, g);
   if (choice->scratch > on->scratch_bytes || !on->blas->only_prepare)
     return choice->scratch <= on->scratch_bytes;
-  return !call_init (&c, &product) &&
+  return !weft_blas_call_init (&c, &product) &&
          cublasLtMatmulAlgoCheck (on->blas->handle, c.desc, c.a, c.b, c.y, c.y, &choice->algorithm,
                                   &found) == CUBLAS_STATUS_SUCCESS &&
          found.workspaceSize <= choice->scratch;
@@ -670,6 +540,34 @@ choice_of (const struct weft_cuda_launch *on, const struct weft_cuda_gemm *g, co
   return found ? remember_apart (on, g, found, APART_BIAS) : NULL;
 }
 
+/* Whether the library may compute the epilogue. */
+static gboolean
+may_fuse (const struct weft_cuda_launch *on, const struct weft_cuda_gemm *g)
+{
+  return !is_summed (g) || (g->aux && on->blas->only_prepare);
+}
+
+/* The choice for a product with a gate: two kernels, or the one of gated.cu if it was measured to
+ * be faster, or with WEFT_WARPGROUPS=producer. `apart`: the choice of two. */
+static const struct choice *
+choice_of_gated (const struct weft_cuda_launch *on, const struct weft_cuda_gemm *g,
+                 const struct choice *apart)
+{
+  struct choice one = *apart, two = *apart;
+
+  one.apart |= APART_LIBRARY;
+  if (on->warpgroups == WEFT_WARPGROUPS_PRODUCER && weft_cuda_gated_takes (on, g))
+    return remember_apart (on, g, &one, APART_LIBRARY);
+  if (on->blas->only_prepare && weft_cuda_gated_takes (on, g)) {
+    float both = time_of (on, g, &two), together = time_of (on, g, &one);
+    two.ms = MAX (both, 0);
+    one.ms = MAX (together, 0);
+    if (together >= 0 && (both < 0 || together < both))
+      return remember_apart (on, g, &one, APART_LIBRARY);
+  }
+  return remember_apart (on, g, &two, APART_EPILOGUE);
+}
+
 /* The choice for a product with an epilogue. The library fuses the epilogue if it supports this and
  * if the fused product is not slower. */
 static const struct choice *
@@ -686,7 +584,9 @@ choice_with (const struct weft_cuda_launch *on, const struct weft_cuda_gemm *g, 
     return NULL;
   struct choice apart = *product;
   apart.apart |= APART_EPILOGUE;
-  const struct choice *one = choose (on, g, error);
+  if (is_gated (g))
+    return choice_of_gated (on, g, &apart);
+  const struct choice *one = may_fuse (on, g) ? choose (on, g, error) : NULL;
   *error = NULL;
   if (one && on->blas->only_prepare) {
     float together = time_of (on, g, one), both = time_of (on, g, &apart);
@@ -704,12 +604,13 @@ load_product (const struct weft_cuda_launch *on, const struct weft_cuda_gemm *g,
               const struct choice *choice)
 {
   g_auto (operands) o = { 0 };
-  g_auto (call) c = { 0 };
+  g_auto (weft_blas_call) c = { 0 };
 
-  if (!g_hash_table_add (on->blas->loaded, (void *) (uintptr_t) choice) || !make_operands (&o, g))
+  if (choice->apart & APART_LIBRARY ||
+      !g_hash_table_add (on->blas->loaded, (void *) (uintptr_t) choice) || !make_operands (&o, g))
     return;
   struct weft_cuda_gemm product = plain_of (&o.gemm, choice->apart);
-  if (!call_init (&c, &product) && !run (on, &product, &c, choice))
+  if (!weft_blas_call_init (&c, &product) && !run (on, &product, &c, choice))
     (void) cudaDeviceSynchronize ();
 }
 
@@ -717,7 +618,7 @@ const char *
 weft_cuda_multiply (const struct weft_cuda_launch *on, const struct weft_cuda_gemm *gemm)
 {
   const char *error = refuse_codes (on->blas, gemm);
-  g_auto (call) c = { 0 };
+  g_auto (weft_blas_call) c = { 0 };
 
   if (error)
     return error;
@@ -729,7 +630,7 @@ weft_cuda_multiply (const struct weft_cuda_launch *on, const struct weft_cuda_ge
   if (weft_cuda_loads_only ())
     load_product (on, gemm, choice);
   struct weft_cuda_gemm product = plain_of (gemm, choice->apart);
-  error = call_init (&c, &product);
+  error = weft_blas_call_init (&c, &product);
   return error ? error : run_all (on, gemm, &c, choice);
 }
 
@@ -759,8 +660,8 @@ weft_blas_new (const char **error)
     found = cudaGetDeviceProperties (&device, number);
   if (found == cudaSuccess)
     found = cudaDriverGetVersion (&driver);
-  *error =
-      found == cudaSuccess ? text_of (cublasLtCreate (&blas->handle)) : cudaGetErrorString (found);
+  *error = found == cudaSuccess ? weft_blas_text (cublasLtCreate (&blas->handle))
+                                : cudaGetErrorString (found);
   if (*error)
     return NULL;
   g_snprintf (blas->machine, sizeof blas->machine,

@@ -319,6 +319,23 @@ most_shared (void)
 #endif
 }
 
+/* Multiprocessors of the current device; of the emulator a few, so that blocks have several
+ * tiles. */
+static inline unsigned
+multiprocessors (void)
+{
+#ifdef WEFT_CUDA_EMULATOR
+  return 3;
+#else
+  int device = 0, n = 0;
+
+  return cudaGetDevice (&device) == cudaSuccess &&
+                 cudaDeviceGetAttribute (&n, cudaDevAttrMultiProcessorCount, device) == cudaSuccess
+             ? (unsigned) n
+             : 1;
+#endif
+}
+
 /* Requests `bytes` of shared memory for a kernel: CUDA requires this above 48 KB. */
 template <class F>
 static const char *

@@ -114,6 +114,7 @@ weft_cuda_launch_of (const struct weft_kernel *k)
                                 .before = k->before,
                                 .decay = (uint32_t) k->decay,
                                 .layer = k->draw.layer,
+                                .deterministic = (uint8_t) k->deterministic,
                                 .sequence = k->draw.sequence,
                                 .whole = { k->whole.key, k->whole.start, k->whole.columns,
                                            k->whole.stride, k->whole.offset } };

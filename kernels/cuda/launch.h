@@ -82,12 +82,20 @@ struct weft_cuda_launch {
   void *scratch;
   uint64_t scratch_bytes;
   struct weft_cuda_blas *blas;
-  uint8_t warpgroups; /* use warpgroup instructions (warpgroup.cuh); the device has them */
+  uint8_t warpgroups;    /* use warpgroup instructions (warpgroup.cuh); the device has them */
+  uint8_t deterministic; /* use no library whose order of additions is not documented */
 };
 
-/* Epilogue of a product: y = gelu (a b), or y = a b times the slope of gelu at aux. The input of
- * gelu is either the unrounded or the stored product, whichever is faster. */
-enum weft_cuda_epilogue { WEFT_CUDA_PLAIN, WEFT_CUDA_GELU, WEFT_CUDA_GELU_SLOPE };
+/* Epilogue of a product: y = gelu (a b); or y = a b times the slope of gelu at aux; or y = a b, and
+ * the sums of the rows of a; or aux = a b, and y (m, n / 2) = swiglu of aux. The input of gelu is
+ * either the unrounded or the stored product, whichever is faster. */
+enum weft_cuda_epilogue {
+  WEFT_CUDA_PLAIN,
+  WEFT_CUDA_GELU,
+  WEFT_CUDA_GELU_SLOPE,
+  WEFT_CUDA_SUMS,
+  WEFT_CUDA_GATE
+};
 
 /* y = a b with row-major matrices: `a` is (m, k), or (k, m) if transposed; `b` is (k, n), or (n, k)
  * if transposed. May accumulate into y. */
@@ -99,7 +107,12 @@ struct weft_cuda_gemm {
   uint8_t a_turned, b_turned, accumulate;
   uint8_t dtype, y_dtype; /* type of a and b; type of y */
   uint8_t epilogue;       /* enum weft_cuda_epilogue */
-  void *aux; /* input of gelu, in the type of y: written by GELU unless NULL, read by GELU_SLOPE */
+  /* input of gelu, in the type of y: written by GELU unless NULL, read by GELU_SLOPE. GATE: the
+   * product, gate beside up, in the type of y. SUMS: room for m elements of the type of y, which
+   * the library overwrites with the sums; sums.data, if nothing is added and nothing converted, or
+   * else fp32 memory; NULL: the library must not sum */
+  void *aux;
+  struct weft_cuda_operand sums; /* SUMS: m sums over k, stored or added; `a` is transposed */
   /* device pointer: alpha, the factor of a b, followed by beta (0 or 1), the factor of the old y;
    * NULL: alpha is 1 and beta is `accumulate` */
   const float *scale;
@@ -118,8 +131,17 @@ const char *
 weft_cuda_multiply (const struct weft_cuda_launch *on, const struct weft_cuda_gemm *gemm);
 
 /* Applies the epilogue of a product that ran without it: gelu reads aux, or y if aux is NULL; the
- * slope is applied to y. */
+ * slope is applied to y; sums are those of a. */
 const char *weft_cuda_follow (const struct weft_cuda_launch *on, const struct weft_cuda_gemm *gemm);
+
+/* Whether a kernel of Weft computes the product and the gate of GATE together (gated.cu), and the
+ * launch of that kernel. */
+int weft_cuda_gated_takes (const struct weft_cuda_launch *on, const struct weft_cuda_gemm *gemm);
+const char *weft_cuda_gated (const struct weft_cuda_launch *on, const struct weft_cuda_gemm *gemm);
+
+/* Brings the sums that a product has left in aux to `sums`, unless they are there. */
+const char *
+weft_cuda_bring_sums (const struct weft_cuda_launch *on, const struct weft_cuda_gemm *gemm);
 
 /* Fills every row of y with the bias, for a product that accumulates. */
 const char *
@@ -161,8 +183,7 @@ struct weft_cuda_shape {
   uint32_t dtype; /* type of the operands */
 };
 
-#define KERNEL(id, name, ...)                                                                      \
-  uint64_t weft_cuda_scratch_##name (const struct weft_cuda_shape *s);
+#define KERNEL(id, name, ...) uint64_t weft_cuda_scratch_##name (const struct weft_cuda_shape *s);
 #define CPU_KERNEL(...)
 #include "core/ops.def"
 #define WEFT_CUDA_SCRATCH(word, bytes)                                                             \

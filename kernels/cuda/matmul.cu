@@ -1,5 +1,5 @@
 /* Linear layers as products of cuBLASLt: which factor is transposed and what accumulates. Bias
- * gradients are column sums. */
+ * gradients are column sums, in the epilogue of the product or by a kernel, whichever is faster. */
 #include "kernels/cuda/columns.cuh"
 #include <string.h>
 
@@ -55,6 +55,7 @@ WEFT_CUDA_SCRATCH (matmul, WEFT_BLAS_SCRATCH)
 WEFT_CUDA_SCRATCH (matmul_dgrad, WEFT_BLAS_SCRATCH)
 WEFT_CUDA_SCRATCH (matmul_gelu, WEFT_BLAS_SCRATCH)
 WEFT_CUDA_SCRATCH (matmul_dgrad_gelu, WEFT_BLAS_SCRATCH)
+WEFT_CUDA_SCRATCH (matmul_swiglu, WEFT_BLAS_SCRATCH)
 
 const char *
 weft_cuda_matmul (const struct weft_cuda_launch *l)
@@ -77,10 +78,11 @@ weft_cuda_matmul_dgrad (const struct weft_cuda_launch *l)
   return weft_cuda_multiply (l, &g);
 }
 
-/* --------------------------------------------------------------- products with gelu */
+/* ------------------------------------------------------- products with gelu or swiglu */
 
 enum { PRE = 3, GELU_Y = 4 };
 enum { SLOPE_PRE = 2, SLOPE_DX = 3 };
+enum { GATED_BOTH = 3, GATED_Y = 4 };
 
 __global__ void
 spread_bias (struct array bias, struct array y, uint64_t rows, uint64_t columns)
@@ -100,9 +102,45 @@ weft_cuda_put_bias (const struct weft_cuda_launch *on, const struct weft_cuda_ge
   return launched ();
 }
 
+static const char *
+sum_rows_of_a (const struct weft_cuda_launch *on, const struct weft_cuda_gemm *g)
+{
+  const struct column_sums sums = { on->stream, on->scratch, g->m };
+  const struct weft_cuda_operand a = { (void *) g->a, g->k * g->m, g->dtype, 0 };
+
+  return WEFT_BY_DTYPE (g->dtype, sum_matrix, &sums, &a, g->k, &g->sums);
+}
+
+static const char *
+gate (const struct weft_cuda_launch *on, const struct weft_cuda_gemm *g)
+{
+  struct weft_cuda_launch l = *on;
+
+  l.dim[0] = g->m;
+  l.dim[1] = g->n / 2;
+  l.operand[0] = { g->aux, g->m * g->n, g->y_dtype, 0 };
+  l.operand[1] = { g->y, g->m * (g->n / 2), g->y_dtype, 0 };
+  return weft_cuda_swiglu (&l);
+}
+
+const char *
+weft_cuda_bring_sums (const struct weft_cuda_launch *on, const struct weft_cuda_gemm *g)
+{
+  if (g->aux == g->sums.data)
+    return NULL;
+  WEFT_LAUNCH ((add_chunks<1>), blocks_for (g->m, 256, 4096), 256, 0, on->stream,
+               (const float *) g->aux, 1u, g->m, array_of (&g->sums), (bool) g->sums.accumulate,
+               0u);
+  return launched ();
+}
+
 const char *
 weft_cuda_follow (const struct weft_cuda_launch *on, const struct weft_cuda_gemm *g)
 {
+  if (g->epilogue == WEFT_CUDA_SUMS)
+    return sum_rows_of_a (on, g);
+  if (g->epilogue == WEFT_CUDA_GATE)
+    return gate (on, g);
   struct weft_cuda_launch l = *on;
   struct weft_cuda_operand y = { g->y, g->m * g->n, g->y_dtype, 0 }, aux = y;
 
@@ -139,14 +177,43 @@ weft_cuda_matmul_dgrad_gelu (const struct weft_cuda_launch *l)
   return weft_cuda_multiply (l, &g);
 }
 
-/* Bytes of scratch. The product and the bias gradient run one after the other and use the same
- * scratch. */
+const char *
+weft_cuda_matmul_swiglu (const struct weft_cuda_launch *l)
+{
+  struct weft_cuda_launch on = *l;
+  struct weft_cuda_gemm g = gemm_of (l, X, W, GATED_Y);
+  const char *error = weft_cuda_convert_bias (&on, &l->operand[B], &l->operand[GATED_Y], &g.bias);
+
+  set_size (&g, l->dim[M], l->dim[N], l->dim[K]);
+  g.b_turned = 1;
+  g.epilogue = WEFT_CUDA_GATE;
+  g.aux = l->operand[GATED_BOTH].data;
+  return error ? error : weft_cuda_multiply (&on, &g);
+}
+
+/* Bytes of scratch. The product and the kernel for the bias gradient run one after the other and
+ * use the same scratch, except what room_for_sums() takes. */
 static uint64_t
 wgrad_bytes (uint64_t rows, uint64_t columns)
 {
-  uint64_t bias = column_scratch (rows, columns, 1);
+  uint64_t bias = column_scratch (rows, columns, 1), room = columns * sizeof (float);
 
-  return bias > WEFT_BLAS_SCRATCH ? bias : WEFT_BLAS_SCRATCH;
+  return (bias > WEFT_BLAS_SCRATCH ? bias : WEFT_BLAS_SCRATCH) + (room + 255) / 256 * 256;
+}
+
+/* Where cuBLASLt may store a bias gradient. It stores sums in the type of dw, and adds to none
+ * (cublasLtEpilogue_t, BGRADB; BIAS_POINTER): so to db itself, or to memory from which a kernel
+ * adds them. NULL: nowhere, because 16-bit sums would be rounded twice, or because of
+ * deterministic_mode, since nothing says in which order the library adds. */
+static void *
+room_for_sums (struct weft_cuda_launch *on, const struct weft_cuda_operand *dw,
+               const struct weft_cuda_operand *db)
+{
+  bool itself = dw->dtype == db->dtype && !db->accumulate;
+
+  if (on->deterministic || (!itself && dw->dtype != WEFT_FP32))
+    return NULL;
+  return itself ? db->data : weft_cuda_take (on, on->dim[N] * sizeof (float));
 }
 
 WEFT_CUDA_SCRATCH (matmul_wgrad, wgrad_bytes (s->dim[M], s->dim[N]))
@@ -155,13 +222,15 @@ const char *
 weft_cuda_matmul_wgrad (const struct weft_cuda_launch *l)
 {
   const struct weft_cuda_operand *o = l->operand;
+  struct weft_cuda_launch on = *l;
   struct weft_cuda_gemm g = gemm_of (l, DY, WGRAD_X, DW);
-  struct column_sums sums = { l->stream, l->scratch, l->dim[N] };
 
   set_size (&g, l->dim[N], l->dim[K], l->dim[M]);
   g.a_turned = 1;
-  const char *error = weft_cuda_multiply (l, &g);
-  if (error || !o[DB].data)
-    return error;
-  return WEFT_BY_DTYPE (o[DY].dtype, sum_matrix, &sums, &o[DY], l->dim[M], &o[DB]);
+  if (o[DB].data) {
+    g.epilogue = WEFT_CUDA_SUMS;
+    g.sums = o[DB];
+    g.aux = room_for_sums (&on, &o[DW], &o[DB]);
+  }
+  return weft_cuda_multiply (&on, &g);
 }

@@ -138,7 +138,7 @@ make_map (tensor_map *map, const struct tensor_view &v)
                  CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
                  CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS
              ? NULL
-             : "the driver refuses a tensor map of attention";
+             : "the driver refuses a tensor map";
 }
 
 /* Loads the map itself ahead of its first use. */
@@ -328,3 +328,39 @@ warpgroup_number (void)
 {
   return (int) __shfl_sync (~0u, threadIdx.x / GROUP, 0);
 }
+
+/* -------------------------------------------------------------------------------- rings */
+
+/* The mbarriers of a ring of N tiles. Use number i of the ring is for use in tile i % N. */
+template <int N> struct ring {
+  uint64_t *full, *empty;
+
+  /* One thread arrives at `full`; `readers` warps arrive at `empty`. */
+  __device__ __forceinline__ void open (unsigned readers) const
+  {
+    for (int i = 0; i < N; i++) {
+      mbarrier_init (full + i, 1);
+      mbarrier_init (empty + i, readers);
+    }
+  }
+
+  /* Waits until tile i may be overwritten, and announces its bytes. Returns their mbarrier. */
+  __device__ __forceinline__ uint64_t *begin (unsigned i, unsigned bytes) const
+  {
+    mbarrier_wait (empty + i % N, i / N % 2 ^ 1);
+    mbarrier_expect (full + i % N, bytes);
+    return full + i % N;
+  }
+
+  __device__ __forceinline__ void wait (unsigned i) const
+  {
+    mbarrier_wait (full + i % N, i / N % 2);
+  }
+
+  /* This warp has read tile i. */
+  __device__ __forceinline__ void release (unsigned i) const
+  {
+    if (threadIdx.x % 32 == 0)
+      mbarrier_arrive (empty + i % N);
+  }
+};

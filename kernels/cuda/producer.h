@@ -7,8 +7,8 @@
 extern "C" {
 #endif
 
-/* Values of struct weft_cuda_launch.warpgroups. PRODUCER: attention with a producer warp, where it
- * takes the shape; no GPU has run it yet. */
+/* Values of struct weft_cuda_launch.warpgroups. PRODUCER: attention, and matmuls with swiglu
+ * (gated.cu), with a producer warp, where they take the shape; no GPU has run them yet. */
 enum weft_cuda_warpgroups { WEFT_NO_WARPGROUPS, WEFT_WARPGROUPS, WEFT_WARPGROUPS_PRODUCER };
 
 /* Scratch of attention_bwd with a producer warp. With less, the other kernel runs. */

@@ -2,8 +2,10 @@
  * that checks its rules (playing_cublaslt.h), and how algorithms are chosen, saved and loaded. */
 #include "kernels/cuda/blas.h"
 #include "kernels/cuda/fp8_scales.h"
+#include "kernels/cuda/producer.h"
 #include "kernels/cuda/table.h"
 #include "kernels/cuda/trial.h"
+#include "kernels/float.h"
 #include "tests/made/cuda_case.h"
 #include "tests/runner/folder.h"
 #include "tests/doubles/playing_cublaslt.h"
@@ -17,6 +19,7 @@ struct host {
   struct weft_cuda_blas *blas;
   uint8_t *scratch;
   uint64_t bytes; /* bytes of scratch that a call may use; 0: as many as its op needs */
+  uint8_t warpgroups; /* enum weft_cuda_warpgroups */
   const char *error;
 };
 
@@ -37,15 +40,22 @@ call (struct host *h, const struct weft_kernel *k)
   l.scratch = h->scratch;
   l.blas = h->blas;
   l.stream = h;
+  l.warpgroups = h->warpgroups;
   h->error = weft_cuda_launchers[k->kind](&l);
 }
 
+/* Bias gradients are only in the epilogue of products that were measured: here of small ones. */
 static void
 launch (void *user, const struct weft_kernel *k, gboolean again)
 {
+  const uint64_t *dim = k->shape.dim;
   struct host *h = user;
 
-  (void) again;
+  if (k->kind == WEFT_OP_MATMUL_WGRAD && !again && dim[0] * dim[1] * dim[2] < 1 << 14) {
+    weft_blas_only_prepare (h->blas, TRUE);
+    call (h, k);
+    weft_blas_only_prepare (h->blas, FALSE);
+  }
   call (h, k);
   if (h->error)
     fail_msg ("%s: %s", weft_op_words[k->kind], h->error);
@@ -78,7 +88,7 @@ every_product_is_told_as_the_library_wants_it (void **state)
 
   (void) state;
   cuda_case_drawn (&device);
-  assert_true (playing_cublaslt.n_products > 50);
+  assert_true (playing_cublaslt.n_products > 50 && playing_cublaslt.n_gradients > 5);
   close_host (&h);
 }
 
@@ -288,6 +298,121 @@ what_the_library_does_not_add_follows (void **state)
   }
 }
 
+/* A weight gradient of 16 rows of dy, which are 2, and of zeros. The bias gradient was 5. */
+static struct weft_kernel
+weight_gradient (enum weft_dtype out, enum weft_dtype bias, gboolean adds)
+{
+  static const union weft_model model;
+  enum { M = 16, N = 24, K = 8 };
+  const uint64_t size[] = { M * N, M * K, N * K, N };
+  const enum weft_dtype dtype[] = { WEFT_BF16, WEFT_BF16, out, bias };
+  struct weft_kernel k = { .kind = WEFT_OP_MATMUL_WGRAD,
+                           .shape = { .dtype = WEFT_BF16, .dim = { M, N, K } },
+                           .model = &model };
+  const float two = 2, five = 5;
+
+  for (unsigned o = 0; o < 4; o++) {
+    k.operand[o] = (struct weft_operand){ NULL, size[o], dtype[o], o > 1 && adds };
+    assert_int_equal (posix_memalign (&k.operand[o].data, 256, 4 * size[o]), 0);
+    memset (k.operand[o].data, 0, 4 * size[o]);
+    for (uint64_t i = 0; i < size[o] && o % 3 == 0; i++)
+      weft_store (k.operand[o].data, dtype[o], i, 1, o ? &five : &two);
+  }
+  return k;
+}
+
+/* cuBLASLt sums a bias gradient only if that was measured to be faster than a kernel; it cannot add
+ * to a gradient, and stores the type of the weight gradient: sums of 16 bits that must be added or
+ * converted are left to the kernel, and so are all in deterministic mode. `far`: how often the
+ * library sums in one call. */
+static void
+a_bias_gradient_is_in_the_epilogue_where_that_is_faster_and_right (void **state)
+{
+  static const struct {
+    enum weft_dtype out, bias;
+    gboolean adds, dear, missing, deterministic, unmeasured;
+    uint64_t far;
+  } cases[] = { { .out = WEFT_BF16, .bias = WEFT_BF16, .far = 1 },
+                { .out = WEFT_FP32, .bias = WEFT_FP32, .far = 1 },
+                { .out = WEFT_FP32, .bias = WEFT_FP32, .adds = TRUE, .far = 1 },
+                { .out = WEFT_FP32, .bias = WEFT_BF16, .far = 1 },
+                { .out = WEFT_FP32, .bias = WEFT_BF16, .adds = TRUE, .far = 1 },
+                { .out = WEFT_BF16, .bias = WEFT_BF16, .adds = TRUE },
+                { .out = WEFT_BF16, .bias = WEFT_FP32 },
+                { .out = WEFT_FP32, .bias = WEFT_FP32, .dear = TRUE },
+                { .out = WEFT_FP32, .bias = WEFT_FP32, .missing = TRUE },
+                { .out = WEFT_FP32, .bias = WEFT_FP32, .deterministic = TRUE },
+                { .out = WEFT_FP32, .bias = WEFT_FP32, .unmeasured = TRUE } };
+
+  (void) state;
+  for (unsigned i = 0; i < G_N_ELEMENTS (cases); i++) {
+    struct weft_kernel k = weight_gradient (cases[i].out, cases[i].bias, cases[i].adds);
+    const struct weft_operand *db = &k.operand[3];
+    struct host h = open_host (90);
+    float room;
+
+    playing_cublaslt.dear_epilogues = cases[i].dear;
+    playing_cublaslt.no_gradients = cases[i].missing;
+    k.deterministic = cases[i].deterministic;
+    if (!cases[i].unmeasured)
+      prepare (&h, &k);
+    assert_float_equal (*weft_floats (db->data, db->dtype, 0, 1, &room), 5, 0);
+    for (float calls = 1; calls < 3; calls++) {
+      uint64_t before = playing_cublaslt.n_gradients;
+      call (&h, &k);
+      assert_null (h.error);
+      assert_int_equal (playing_cublaslt.n_gradients - before, cases[i].far);
+      for (uint64_t n = 0; n < db->n; n++)
+        assert_float_equal (*weft_floats (db->data, db->dtype, n, 1, &room),
+                            cases[i].adds ? 5 + 32 * calls : 32, 0);
+    }
+    close_host (&h);
+    free_product (&k);
+  }
+}
+
+/* A product with a gate has one kernel instead of two if the GPU has warpgroup instructions and
+ * that kernel was faster (on the double, kernels take no time), or without measuring if it is asked
+ * for; a choice that the GPU cannot run any more is replaced. */
+static void
+a_gate_is_in_the_product_where_that_is_faster (void **state)
+{
+  static const struct {
+    uint8_t warpgroups;
+    gboolean measured;
+    uint64_t products; /* of cuBLASLt in one call */
+  } cases[] = { { WEFT_NO_WARPGROUPS, TRUE, 1 },
+                { WEFT_WARPGROUPS, TRUE, 0 },
+                { WEFT_WARPGROUPS, FALSE, 1 },
+                { WEFT_WARPGROUPS_PRODUCER, FALSE, 0 } };
+  static union weft_model model;
+
+  (void) state;
+  model.activation = WEFT_SWIGLU;
+  for (unsigned i = 0; i < G_N_ELEMENTS (cases); i++) {
+    struct weft_kernel k = product_of (WEFT_OP_MATMUL_SWIGLU, 16, 32, 8);
+    struct host h = open_host (90);
+    h.warpgroups = cases[i].warpgroups;
+    k.model = &model;
+    free (k.operand[2].data);
+    k.operand[2].data = NULL;
+    memset (k.operand[4].data, 0x55, 2 * 16 * 16);
+    if (cases[i].measured)
+      prepare (&h, &k);
+    assert_int_equal (*(uint16_t *) k.operand[4].data, 0x5555);
+    for (unsigned calls = 0; calls < 3; calls++) {
+      uint64_t before = playing_cublaslt.n_products;
+      h.warpgroups = calls < 2 ? cases[i].warpgroups : WEFT_NO_WARPGROUPS;
+      call (&h, &k);
+      assert_null (h.error);
+      assert_int_equal (playing_cublaslt.n_products - before, calls < 2 ? cases[i].products : 1);
+      assert_int_equal (*(uint16_t *) k.operand[4].data, 0);
+    }
+    close_host (&h);
+    free_product (&k);
+  }
+}
+
 /* weft_cuda_load_only() loads kernels without computing: two calls of an op run its matmul once,
  * on memory outside the operands. GELU is fused into the matmul, or is a separate kernel if the
  * fused GELU is slower. */
@@ -392,6 +517,8 @@ static const struct CMUnitTest tests[] = {
   cmocka_unit_test (a_long_inner_dimension_is_cut_if_that_is_faster),
   cmocka_unit_test (an_algorithm_that_wants_more_scratch_than_there_is_is_not_taken),
   cmocka_unit_test (what_the_library_does_not_add_follows),
+  cmocka_unit_test (a_bias_gradient_is_in_the_epilogue_where_that_is_faster_and_right),
+  cmocka_unit_test (a_gate_is_in_the_product_where_that_is_faster),
   cmocka_unit_test (what_is_only_loaded_runs_once_on_operands_of_its_own),
   cmocka_unit_test (without_memory_to_measure_the_first_suggestion_runs),
   cmocka_unit_test (a_matmul_that_does_not_end_is_named_and_nothing_waits_for_it),

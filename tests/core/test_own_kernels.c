@@ -150,6 +150,35 @@ few_groups_of_keys_leave_sms_idle_at_the_end (void **state)
       1.1 * weft_attention_kernel_seconds (&d.cluster, WEFT_OP_ATTENTION_BWD, &many, &run));
 }
 
+/* attention_backend = auto has the price of the faster of two kernels. */
+static void
+a_choice_of_attention_has_the_price_of_the_faster (void **state)
+{
+  static const enum weft_op_kind kinds[] = { WEFT_OP_ATTENTION, WEFT_OP_ATTENTION_BWD };
+  unsigned faster = 0, n = 0;
+  struct desk d;
+
+  (void) state;
+  set_up (&d);
+  for (uint64_t width = 64; width <= 128; width += 64)
+    for (unsigned i = 0; i < G_N_ELEMENTS (kinds); i++, n++) {
+      struct weft_shape s = { .dim = { 32, 1024, 16, 16, width }, .dtype = WEFT_BF16 };
+      double seconds[2];
+      for (int producer = 0; producer < 2; producer++) {
+        const struct weft_attention_run run = { weft_cost_split (&d.cost, kinds[i], &s).rate,
+                                                (double) d.cluster.f.gpu_sms, producer };
+        seconds[producer] = weft_attention_kernel_seconds (&d.cluster, kinds[i], &s, &run);
+      }
+      d.cost.timed_attention = FALSE;
+      double own = weft_cost_split (&d.cost, kinds[i], &s).work;
+      d.cost.timed_attention = TRUE;
+      assert_near (own - weft_cost_split (&d.cost, kinds[i], &s).work,
+                   fmax (0, seconds[0] - seconds[1]));
+      faster += seconds[1] < seconds[0];
+    }
+  assert_true (faster > 0 && faster <= n);
+}
+
 /* ------------------------------------------------------------------- the compiler's numbers */
 
 /* Sets the least and the most registers of a kernel's variants in bf16 for sm_90a, by the lines of
@@ -213,6 +242,7 @@ static const struct CMUnitTest tests[] = {
   cmocka_unit_test (stages_of_attention_follow_each_other),
   cmocka_unit_test (turns_of_warpgroups_hide_the_shorter_work),
   cmocka_unit_test (few_groups_of_keys_leave_sms_idle_at_the_end),
+  cmocka_unit_test (a_choice_of_attention_has_the_price_of_the_faster),
   cmocka_unit_test (registers_are_those_of_the_compiler),
 };
 

@@ -92,9 +92,7 @@ static void
 follow (const struct weft_cuda_gemm *g, float *y, uint64_t n)
 {
   static const union weft_model by_tanh = { .activation = WEFT_GELU };
-  struct weft_kernel k = {
-    .kind = WEFT_OP_GELU, .shape = { .dim = { 1, n } }, .model = &by_tanh
-  };
+  struct weft_kernel k = { .kind = WEFT_OP_GELU, .shape = { .dim = { 1, n } }, .model = &by_tanh };
   struct weft_operand all = { .data = y, .n = n, .dtype = WEFT_FP32 };
   g_autofree float *of = NULL;
 
@@ -109,12 +107,25 @@ follow (const struct weft_cuda_gemm *g, float *y, uint64_t n)
   weft_cpu_gelu_bwd (&k, 0, 1);
 }
 
+/* Stores the sums of the rows of a (m, k), as BGRADB of cuBLASLt: in the type of y, without adding
+ * to what is there (cublasLt.h). */
+static const char *
+leave_sums (const struct weft_cuda_launch *on, const struct weft_cuda_gemm *g, const float *a)
+{
+  g_autofree float *sum = g_malloc0_n (g->m, sizeof *sum);
+
+  for (uint64_t i = 0; i < g->m * g->k; i++)
+    sum[i / g->k] += a[i];
+  weft_store (g->aux, g->y_dtype, 0, g->m, sum);
+  return weft_cuda_bring_sums (on, g);
+}
+
 /* Whether the epilogue runs as a separate kernel, as if cuBLASLt could not fuse it. TRUE for odd
  * sizes, so that tests cover this case. */
 static gboolean
 is_apart (const struct weft_cuda_gemm *g)
 {
-  return g->epilogue != WEFT_CUDA_PLAIN && g->n % 2;
+  return (g->epilogue != WEFT_CUDA_PLAIN && g->n % 2) || (g->epilogue == WEFT_CUDA_SUMS && !g->aux);
 }
 
 const char *
@@ -123,7 +134,16 @@ weft_cuda_multiply (const struct weft_cuda_launch *on, const struct weft_cuda_ge
   if (weft_cuda_loads_only ())
     return NULL;
   uint64_t n = g->m * g->n;
+  struct weft_cuda_gemm gated = *g;
   check (g);
+  if (g->epilogue == WEFT_CUDA_GATE && weft_cuda_gated_takes (on, g))
+    return weft_cuda_gated (on, g);
+  if (g->epilogue == WEFT_CUDA_GATE) {
+    gated.y = g->aux;
+    gated.epilogue = WEFT_CUDA_PLAIN;
+    const char *error = weft_cuda_multiply (on, &gated);
+    return error ? error : weft_cuda_follow (on, g);
+  }
   g_autofree float *a = wide (g->a, g->dtype, g->m * g->k),
                    *b = wide (g->b, g->a_scale ? g->b_dtype : g->dtype, g->k * g->n);
   g_autofree float *y =
@@ -147,5 +167,5 @@ weft_cuda_multiply (const struct weft_cuda_launch *on, const struct weft_cuda_ge
   }
   follow (g, y, n);
   weft_store (g->y, g->y_dtype, 0, n, y);
-  return NULL;
+  return g->epilogue == WEFT_CUDA_SUMS ? leave_sums (on, g, a) : NULL;
 }

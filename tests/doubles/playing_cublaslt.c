@@ -264,8 +264,10 @@ has_room_for_codes (const struct problem *p, const uint64_t alignment[4])
   return aligned && p->a_turned && !p->b_turned;
 }
 
+enum { BIAS_GRADIENTS = CUBLASLT_EPILOGUE_BGRADA | CUBLASLT_EPILOGUE_BGRADB };
+
 /* Whether cuBLASLt supports the epilogue. An fp8 matmul with fp32 output requires a bf16 bias; no
- * caller passes one, so a bias is refused. */
+ * caller passes one, so a bias is refused. The fp8 documentation lists no bias gradients. */
 static gboolean
 has_epilogue (const struct problem *p)
 {
@@ -273,6 +275,9 @@ has_epilogue (const struct problem *p)
 
   if (adds && (!p->bias || p->m == 1 || (is_code (p->a->type) && p->y->type == CUDA_R_32F)))
     return FALSE;
+  if (p->epilogue & BIAS_GRADIENTS)
+    return p->bias && !is_code (p->a->type) && !playing_cublaslt.no_gradients &&
+           (p->epilogue == CUBLASLT_EPILOGUE_BGRADA || p->epilogue == CUBLASLT_EPILOGUE_BGRADB);
   return !has_aux || (p->aux && (uintptr_t) p->aux % 16 == 0 && p->aux_ld % 8 == 0 &&
                       (uint64_t) p->aux_ld >= p->m);
 }
@@ -303,9 +308,17 @@ struct algorithm {
   uint32_t magic, number;
   int32_t parts;
   uint32_t scheme;
-  uint64_t mark, workspace, alignment[4];
+  uint64_t mark, workspace;
+  uint16_t alignment[5]; /* of a, b, c, y and of the bias or its gradient (BIAS_POINTER) */
 };
 G_STATIC_ASSERT (sizeof (struct algorithm) <= sizeof (cublasLtMatmulAlgo_t));
+
+static uint16_t
+alignment_of (const void *at)
+{
+  uintptr_t value = (uintptr_t) at | DEFAULT_ALIGNMENT;
+  return (uint16_t) (value & -value);
+}
 
 static uint64_t
 mark_of (const struct problem *p)
@@ -354,7 +367,9 @@ cublasLtMatmulAlgoGetHeuristic (cublasLtHandle_t handle, cublasLtMatmulDesc_t de
   for (int i = 0; status == CUBLAS_STATUS_SUCCESS && i < MIN (most, N_ANSWERS); i++) {
     struct algorithm algorithm = { .magic = MAGIC, .number = (uint32_t) i, .mark = mark_of (&p) };
     algorithm.workspace = i + 1 < N_ANSWERS ? playing_cublaslt.wants : 0;
-    memcpy (algorithm.alignment, alignment, sizeof algorithm.alignment);
+    for (int j = 0; j < 4; j++)
+      algorithm.alignment[j] = (uint16_t) alignment[j];
+    algorithm.alignment[4] = alignment_of (p.bias);
     if (algorithm.workspace > wanted[CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES])
       continue;
     found[*n] = (cublasLtMatmulHeuristicResult_t){ .workspaceSize = algorithm.workspace };
@@ -519,7 +534,25 @@ finish (const struct problem *p, float x, uint64_t row, uint64_t column)
   return gelu (x);
 }
 
-static float took; /* duration of the last matmul in milliseconds */
+/* Stores a bias gradient: the sums over k of the columns of b, or of the rows of a, in the type of
+ * y. Nothing is added to. */
+static void
+leave_gradient (const struct problem *p, const void *a, const void *b)
+{
+  gboolean of_b = p->epilogue == CUBLASLT_EPILOGUE_BGRADB;
+  const struct layout *l = of_b ? p->b : p->a;
+  gboolean along = of_b ? !p->b_turned : p->a_turned; /* terms are contiguous */
+
+  for (uint64_t i = 0; i < (of_b ? p->n : p->m); i++) {
+    float sum = 0;
+    for (uint64_t t = 0; t < p->k; t++)
+      sum +=
+          load (of_b ? b : a, l->type, along ? t + i * (uint64_t) l->ld : i + t * (uint64_t) l->ld);
+    weft_store ((void *) (uintptr_t) p->bias, dtype_of (p->y->type), i, 1, &sum);
+  }
+}
+
+static float now; /* milliseconds that all matmuls so far have taken */
 
 static gboolean
 is_on_stack (const void *at)
@@ -546,6 +579,7 @@ cublasLtMatmul (cublasLtHandle_t handle, cublasLtMatmulDesc_t desc, const void *
   const struct problem p = problem_of (desc, a_layout, b_layout, y_layout);
   float factor[] = { *(const float *) alpha, *(const float *) beta };
   struct algorithm with;
+  uint64_t alignment[4];
 
   memcpy (&with, algo, sizeof with);
   g_assert (handle && stream && c == y && c_layout == y_layout);
@@ -555,16 +589,23 @@ cublasLtMatmul (cublasLtHandle_t handle, cublasLtMatmulDesc_t desc, const void *
   g_assert (with.parts < 2 || with.scheme == CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE);
   if (with.magic != MAGIC || with.mark != mark_of (&p) || bytes < workspace_of (&with, &p) ||
       !is_aligned (a, with.alignment[0]) || !is_aligned (b, with.alignment[1]) ||
-      !is_aligned (y, with.alignment[3]))
+      !is_aligned (y, with.alignment[3]) || !is_aligned (p.bias, with.alignment[4]))
     return CUBLAS_STATUS_INVALID_VALUE;
-  if (judge (&p, (const void *) desc, with.alignment) != CUBLAS_STATUS_SUCCESS)
+  for (int i = 0; i < 4; i++)
+    alignment[i] = with.alignment[i];
+  if (judge (&p, (const void *) desc, alignment) != CUBLAS_STATUS_SUCCESS)
     return CUBLAS_STATUS_NOT_SUPPORTED;
   memset (workspace, 0xff, workspace_of (&with, &p));
   playing_cublaslt.n_products++;
+  playing_cublaslt.n_gradients += (p.epilogue & BIAS_GRADIENTS) != 0;
   playing_cublaslt.parts = with.parts;
-  took = (with.number == playing_cublaslt.fastest ? 1 : 2) +
+  now += (with.number == playing_cublaslt.fastest ? 1 : 2) +
          (playing_cublaslt.fast_parts && with.parts != playing_cublaslt.fast_parts ? 4 : 0) +
-         (playing_cublaslt.dear_epilogues && p.epilogue & CUBLASLT_EPILOGUE_GELU ? 10 : 0);
+         (playing_cublaslt.dear_epilogues && p.epilogue & (CUBLASLT_EPILOGUE_GELU | BIAS_GRADIENTS)
+              ? 10
+              : 0);
+  if (p.epilogue & BIAS_GRADIENTS)
+    leave_gradient (&p, a, b);
   for (uint64_t column = 0; column < p.n; column++)
     for (uint64_t row = 0; row < p.m; row++) {
       uint64_t at = row + column * (uint64_t) p.y->ld;
@@ -650,21 +691,22 @@ cudaDeviceSynchronize (void)
 cudaError_t
 cudaEventCreate (cudaEvent_t *event)
 {
-  *event = (cudaEvent_t) (void *) &playing_cublaslt;
+  *event = (cudaEvent_t) (void *) g_new0 (float, 1);
   return cudaSuccess;
 }
 
 cudaError_t
 cudaEventDestroy (cudaEvent_t event)
 {
-  (void) event;
+  g_free (event);
   return cudaSuccess;
 }
 
 cudaError_t
 cudaEventRecord (cudaEvent_t event, cudaStream_t stream)
 {
-  (void) event, (void) stream;
+  (void) stream;
+  *(float *) (void *) event = now;
   return cudaSuccess;
 }
 
@@ -680,7 +722,6 @@ cudaEventQuery (cudaEvent_t event)
 cudaError_t
 cudaEventElapsedTime (float *ms, cudaEvent_t begin, cudaEvent_t end)
 {
-  (void) begin, (void) end;
-  *ms = took;
+  *ms = *(const float *) (const void *) end - *(const float *) (const void *) begin;
   return cudaSuccess;
 }

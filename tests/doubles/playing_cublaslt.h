@@ -12,15 +12,17 @@ struct playing_cublaslt {
    * algorithms */
   uint64_t n_heuristics;
   uint64_t n_candidates, n_products, n_checks;
+  uint64_t n_gradients; /* matmuls that stored a bias gradient */
   uint64_t wants;   /* workspace in bytes that every suggested algorithm needs, except the last */
   uint32_t fastest; /* index of the fastest algorithm among the suggestions */
   /* parts: of the inner dimension of the last matmul; fast_parts: matmuls with another number of
    * parts take longer; 0: all take the same */
   int32_t parts, fast_parts;
-  /* TRUE: a matmul with fused GELU takes longer than a plain matmul and a GELU kernel */
+  /* TRUE: a matmul with fused GELU or bias gradient takes longer than a plain one and a kernel */
   int dear_epilogues;
-  int forgets;   /* TRUE: cublasLtMatmulAlgoCheck() refuses every algorithm */
-  int no_memory; /* TRUE: cudaMalloc() fails */
+  int no_gradients; /* TRUE: bias gradients are not supported */
+  int forgets;      /* TRUE: cublasLtMatmulAlgoCheck() refuses every algorithm */
+  int no_memory;    /* TRUE: cudaMalloc() fails */
   /* number of the matmul, counted from 1, that does not end: no event behind it is complete; 0:
    * none */
   uint64_t hangs;

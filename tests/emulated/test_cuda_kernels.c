@@ -227,6 +227,17 @@ products_of_experts_by_warpgroups_are_those_of_the_cpu (void **state)
 }
 
 static void
+products_with_a_gate_are_those_of_the_cpu (void **state)
+{
+  uint64_t before = emulated_launches ("gated_tiles");
+
+  (void) state;
+  cuda_case_gated (&hopper);
+  assert_int_equal (emulated_launches ("gated_tiles") > before,
+                    cuda_case_has (&hopper, WEFT_OP_MATMUL_SWIGLU));
+}
+
+static void
 every_kernel_of_cuda_has_a_case (void **state)
 {
   (void) state;
@@ -258,6 +269,7 @@ static const struct CMUnitTest tests[] = {
   cmocka_unit_test (operands_may_begin_at_any_element),
   cmocka_unit_test (weights_are_rounded_by_the_lots_of_the_cpu),
   cmocka_unit_test (products_of_experts_by_warpgroups_are_those_of_the_cpu),
+  cmocka_unit_test (products_with_a_gate_are_those_of_the_cpu),
   cmocka_unit_test (every_kernel_of_cuda_has_a_case),
 };
 

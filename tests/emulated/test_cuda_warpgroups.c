@@ -17,7 +17,7 @@ static const struct {
 } kernels[] = {
   { TRAINED_ATTENTION, "warpgroup_forward" }, { TRAINED_ATTENTION, "warpgroup_queries" },
   { TRAINED_ATTENTION, "warpgroup_keys" },    { TRAINED_PRODUCTS, "warpgroup_tiles" },
-  { TRAINED_CODES, "warpgroup_codes" },
+  { TRAINED_CODES, "warpgroup_codes" },      { TRAINED_GATE, "gated_tiles" },
 };
 
 static void

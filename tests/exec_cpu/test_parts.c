@@ -22,6 +22,11 @@ assert_closed (const weft_plan *plan, const weft_parts *parts, const char *words
         fail_msg ("%s: op %u is in part %u, its lane in %u", words, op, of[op],
                   lane[p->op[op].lane]);
       lane[p->op[op].lane] = of[op];
+      /* so that both ends of a transfer are in one part */
+      if (plan->mesh.pp > 1 && p->op[op].micro != WEFT_NO_MICRO &&
+          parts->part[of[op]].kind != WEFT_PART_SCHEDULE)
+        fail_msg ("%s: op %u of stage %u, of a microbatch, is in part %s", words, op, role,
+                  weft_part_words[parts->part[of[op]].kind]);
       for (uint32_t d = p->op[op].deps; d < p->op[op + 1].deps; d++)
         assert_true (of[p->deps[d]] <= of[op]);
     }

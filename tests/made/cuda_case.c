@@ -467,6 +467,43 @@ cuda_case_lots (const struct cuda_case_device *d)
   cuda_case_free (&device);
 }
 
+/* ------------------------------------------------------------------- products with a gate */
+
+static void
+check_gated (const struct cuda_case_device *d, GRand *rand, enum weft_dtype dtype,
+             const uint64_t size[3])
+{
+  const uint64_t m = size[0], f = size[1], k = size[2];
+  union weft_model model;
+  struct weft_kernel cpu = { .kind = WEFT_OP_MATMUL_SWIGLU,
+                             .shape = { .dtype = dtype,
+                                        .out_dtype = dtype,
+                                        .dim = { m, 2 * f, k } },
+                             .model = &model };
+  const uint64_t n[] = { m * k, 2 * f * k, 0, 2 * m * f, m * f };
+
+  weft_table_defaults (&weft_model_table, model.at);
+  model.activation = WEFT_SWIGLU;
+  for (unsigned o = 0; o < G_N_ELEMENTS (n); o++)
+    if (n[o])
+      cpu.operand[o] = cuda_case_floats (rand, n[o], dtype);
+  cuda_case_alike (d, &cpu, dtype == WEFT_BF16 ? 0x1p-7 : 0x1p-10);
+  cuda_case_free (&cpu);
+}
+
+void
+cuda_case_gated (const struct cuda_case_device *d)
+{
+  /* rows, columns of gate, terms: less than a tile; whole tiles; parts of tiles at all edges; more
+   * rows of tiles than are computed together */
+  static const uint64_t sizes[][3] = { { 1, 8, 8 },       { 128, 128, 256 }, { 130, 136, 72 },
+                                       { 60, 264, 520 },  { 257, 72, 200 },  { 1160, 136, 64 } };
+  g_autoptr (GRand) rand = g_rand_new_with_seed (23);
+
+  for (unsigned i = 0; i < G_N_ELEMENTS (sizes) && cuda_case_has (d, WEFT_OP_MATMUL_SWIGLU); i++)
+    check_gated (d, rand, i % 2 ? WEFT_FP16 : WEFT_BF16, sizes[i]);
+}
+
 /* Ops whose test cases are in cuda_attention.c, cuda_scores.c, cuda_fp8.c or cuda_experts.c. */
 #define ELSEWHERE                                                                                  \
   "scores softmax context context_bwd softmax_bwd scores_bwd amax quantise transpose "             \

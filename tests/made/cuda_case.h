@@ -76,5 +76,8 @@ void cuda_case_expert_products (const struct cuda_case_device *device);
 /* Checks grouped GEMM kernels with fp8 factors, with scales per tensor and per 128 elements. */
 void cuda_case_expert_codes (const struct cuda_case_device *device);
 
+/* Checks matmuls with swiglu against the CPU kernel, with tiles of all kinds. */
+void cuda_case_gated (const struct cuda_case_device *device);
+
 /* Fails if a kernel of kernels/cuda has no test case. */
 void cuda_case_is_complete (const struct cuda_case_device *device);

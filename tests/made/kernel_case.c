@@ -107,6 +107,7 @@ dimension (GRand *rand, const struct kernel_case *made, const char *word)
     { "groups", (uint64_t) m->num_query_groups },
     { "width", (uint64_t) m->kv_channels },
     { "n k a b", (uint64_t) kernel_case_pick (rand, "1 5 16 37 70") },
+    { "both", 2 * (uint64_t) kernel_case_pick (rand, "1 5 16 37 72") },
     { "elements", (uint64_t) kernel_case_pick (rand, "1 5 1024 5003") },
     { "one parts passes times pieces", 1 },
     { "leaves tail whole own piece window value depth alike kept drawn gradient",
@@ -227,8 +228,8 @@ kernel_case_make (GRand *rand, struct kernel_case *made, enum weft_op_kind kind)
   choose_shape (rand, made);
   made->k.shape.dtype = dtype;
   made->k.shape.out_dtype = g_rand_boolean (rand) ? dtype : WEFT_FP32;
-  if (is_fused_product (kind))
-    made->model.activation = WEFT_GELU; /* GELU is the activation that fused matmul ops apply. */
+  if (is_fused_product (kind)) /* the activation that fused matmul ops apply */
+    made->model.activation = kind == WEFT_OP_MATMUL_SWIGLU ? WEFT_SWIGLU : WEFT_GELU;
   made->k.model = &made->model;
   made->k.control = &made->control;
   made->k.canonical = g_rand_boolean (rand);

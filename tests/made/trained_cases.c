@@ -219,8 +219,9 @@ const struct trained_wide trained_wide[] = {
   { ROUTED
     "precision=fp8 fp8_recipe=blockwise hidden_size=144 moe_ffn_hidden_size=32 " TOKENS (16, ONE),
     TRAINED_CODES },
+  { WIDE SIXTEEN "fused_swiglu=1 " TOKENS (24, TWO), TRAINED_ATTENTION | TRAINED_GATE },
   /* Jobs that miss one condition of the wgmma kernels each, and must run on other kernels. */
-  { WIDE "precision=fp32 " TOKENS (8, ONE), 0 },
+  { WIDE "precision=fp32 fused_swiglu=1 " TOKENS (8, ONE), 0 },
   { WIDE SIXTEEN "kv_channels=60 " TOKENS (8, ONE), 0 },
   { LATENTS SIXTEEN "qk_head_dim=128 qk_pos_emb_head_dim=64 v_head_dim=128 " TOKENS (8, ONE), 0 },
   { ROUTED SIXTEEN "hidden_size=36 " TOKENS (8, ONE), 0 },

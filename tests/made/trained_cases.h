@@ -40,7 +40,12 @@ gboolean trained_as_on_the_cpu (const struct weft_gpu_calls *calls, uint32_t num
 gboolean trained_as_one_rank (const struct weft_gpu_calls *calls, uint32_t number);
 
 /* What a wgmma kernel computes: attention; grouped GEMM in 16 bits; grouped GEMM in fp8. */
-enum trained_by { TRAINED_ATTENTION = 1, TRAINED_PRODUCTS = 2, TRAINED_CODES = 4 };
+enum trained_by {
+  TRAINED_ATTENTION = 1,
+  TRAINED_PRODUCTS = 2,
+  TRAINED_CODES = 4,
+  TRAINED_GATE = 8
+};
 
 /* A job that must use wgmma kernels on devices that have wgmma (`by`: which kernels), or a job that
  * misses one condition of these kernels (`by` 0). */

@@ -180,6 +180,31 @@ a_product_ends_with_gelu_and_its_gradient_with_the_slope (void **state)
   count_gelu (MODEL "stack=megatron-core", 0, 0, 0);
 }
 
+/* The first projection of a gated MLP and swiglu are one op on stacks that ask for it, with the sum
+ * of their predicted times: which kernels run is measured. */
+static void
+a_product_ends_with_a_gate_at_the_price_of_both (void **state)
+{
+  g_autoptr (weft_plan) two = weft_test_plan (MODEL "activation=swiglu"),
+                        one = weft_test_plan (MODEL "activation=swiglu fused_swiglu=1");
+  const weft_program *p = one->role[0], *q = two->role[0];
+  struct weft_cost cost = weft_plan_cost (two);
+  double seconds = 0;
+
+  (void) state;
+  assert_int_equal (count (p, WEFT_OP_SWIGLU), 0);
+  assert_int_equal (count (q, WEFT_OP_MATMUL_SWIGLU), 0);
+  assert_int_equal (count (p, WEFT_OP_MATMUL_SWIGLU), count (q, WEFT_OP_SWIGLU));
+  assert_int_equal (count (p, WEFT_OP_SWIGLU_BWD), count (q, WEFT_OP_SWIGLU_BWD));
+  for (uint32_t op = 0; op + 1 < q->n_op; op++)
+    if (q->op[op + 1].kind == WEFT_OP_SWIGLU)
+      seconds = weft_cost_kernel (&cost, q->op[op].kind, weft_op_shape (q, op), 0) +
+                weft_cost_kernel (&cost, WEFT_OP_SWIGLU, weft_op_shape (q, op + 1), 0);
+  for (uint32_t op = 0; op < p->n_op; op++)
+    if (p->op[op].kind == WEFT_OP_MATMUL_SWIGLU)
+      assert_near (weft_cost_kernel (&cost, p->op[op].kind, weft_op_shape (p, op), 0), seconds);
+}
+
 /* The fused kernel of a matmul and gelu writes the input of gelu only if a backward pass will read
  * it: without recompute in the forward pass; with recompute only in the recomputation. */
 static void
@@ -299,6 +324,7 @@ static const struct CMUnitTest tests[] = {
   cmocka_unit_test (a_sum_that_a_unit_is_gathered_behind_stays_by_itself),
   cmocka_unit_test (each_pair_saves_one_pass_over_the_stream_and_one_launch),
   cmocka_unit_test (a_product_ends_with_gelu_and_its_gradient_with_the_slope),
+  cmocka_unit_test (a_product_ends_with_a_gate_at_the_price_of_both),
   cmocka_unit_test (the_input_of_gelu_is_kept_where_backward_reads_it),
   cmocka_unit_test (gelu_costs_three_passes_and_two_launches_less),
   cmocka_unit_test (a_bias_after_an_all_reduce_and_the_residual_sum_are_one_op),

@@ -449,7 +449,8 @@ save_algorithms (const struct weft_cuda_blas *blas)
     g_warning ("the choice of matmul algorithms cannot be saved: %s", error->message);
 }
 
-/* Runs the product of a kernel once, without the separate kernel for the gradient of a bias. */
+/* Chooses the algorithm of a product. For matmul_wgrad, this includes whether the library sums the
+ * gradient of a bias; the kernel of other products for this gradient is not called. */
 static const char *
 prepare_product (struct cuda *cuda, const struct weft_kernel *k,
                  const struct weft_gpu_scratch *room, weft_gpu_stream *stream)
@@ -457,7 +458,7 @@ prepare_product (struct cuda *cuda, const struct weft_kernel *k,
   struct weft_kernel alone = *k;
   uint32_t bias = weft_op_info[k->kind].bias_gradient;
 
-  if (bias)
+  if (bias && k->kind != WEFT_OP_MATMUL_WGRAD)
     alone.operand[bias].data = NULL;
   return call_kernel (cuda, &alone, 1, room, stream);
 }

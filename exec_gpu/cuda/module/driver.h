@@ -7,9 +7,9 @@
 const char *weft_driver_missing (void);
 
 /* Returns which kernels with warpgroup products a value of the environment variable WEFT_WARPGROUPS
- * allows (enum weft_cuda_warpgroups). `0`: none. `producer`: attention with a producer warp for
- * every shape that it supports, without measuring. Other values and NULL: all; measurements
- * choose. */
+ * allows (enum weft_cuda_warpgroups). `0`: none. `producer`: attention, and matmuls with swiglu,
+ * with a producer warp for every shape that they support, without measuring. Other values and NULL:
+ * all; measurements choose. */
 uint8_t weft_driver_warpgroups_named (const char *text);
 
 /* Returns `most` if the current device has compute capability 9.0, else WEFT_NO_WARPGROUPS. */

@@ -8,7 +8,7 @@ import dataclasses
 WAYS = (("default", {}, []), ("no-warpgroups", {"WEFT_WARPGROUPS": "0"}, []),
         ("fused", {}, ["--attention-backend", "fused"]))
 OWN_WAYS = (0, 1)  # for parts that are about Weft's own attention
-PRODUCER = {"WEFT_WARPGROUPS": "producer"}  # attention with a producer warp, without measuring whether it is faster
+PRODUCER = {"WEFT_WARPGROUPS": "producer"}  # kernels with a producer warp, without measuring whether they are faster
 
 
 @dataclasses.dataclass
@@ -96,7 +96,7 @@ def first_contact(m):
             Part("test_gpu_kernels", "A", 75, [m.tests, "gpu_kernels"]),
             Part("nano", "AB", 30, nano, ways=(0, 1, 2)),
             *(Part(f"test_producer_{op}", "A", 30, [m.tests, "gpu_kernels", "--", op], env=PRODUCER)
-              for op in ("attention", "attention_bwd"))]
+              for op in ("attention", "attention_bwd", "matmul_swiglu"))]
 
 
 def kernels(m, model, runs, name, *flags, env=None):
@@ -133,6 +133,7 @@ def trainings(m, results, all_models):
     parts += [Part(f"ncu-{op}", "B", 25, [m.bench, "--once", "--model", first.name, "--op", op], "ncu", first.name)
               for op in ("attention", "matmul_wgrad", "norm_bwd", "xent", "adam")]
     parts += closer(m, results, first)
+    parts += [trained(model, f"{model.name}-gated", 120, *auto, "--fused-swiglu", "1") for model in others[:1]]
     twins = [Part(f"{model.name}-torch", "B", 120, twin(m, model, "--compile", "block"), "twin", model.name,
                   env=m.theirs, least=model.least) for model in all_models]
     parts += twins
