@@ -1,4 +1,5 @@
 #include "planner/row_plans.h"
+#include "core/base/error.h"
 #include "core/plan/allocator.h"
 #include <math.h>
 
