@@ -33,6 +33,7 @@ struct searcher {
   uint64_t n_ops;        /* number of ops of the short steps that were simulated */
   struct weft_search_plans plans;
   gboolean stopped;
+  gboolean miss_unknown; /* find_miss() gave up */
   /* error of the first candidate whose step cannot be captured as a CUDA graph */
   GError *refused;
   /* error of the first candidate that an internal check rejected (WEFT_FATE_FAULT) */
@@ -559,17 +560,25 @@ find_gap (struct searcher *s, double *gap, GError **error)
   return TRUE;
 }
 
-/* Computes the clock times of the fastest candidates that do not fit in memory. */
+/* Most plans that are built for candidates that do not fit in memory, after long simulations. */
+enum { MOST_MISS_PLANS = 64 };
+
+/* Computes the clock times of the fastest candidates that do not fit in memory. If this takes too
+ * long, the fastest of them stays unknown. */
 static gboolean
 find_miss (struct searcher *s, GError **error)
 {
   GSequence *open = open_all (s, may_be_a_miss);
+  const uint32_t *plans = &s->plans.by_depth[WEFT_PLAN_PRICED], before = *plans;
   struct weft_candidate *c;
   gboolean ok = TRUE;
 
   while (ok && !stops (s) && (c = take (open)) &&
          least (c) <= fmin (s->nearest_miss, s->last_clock)) {
     progress (s, "looking for what nearly fits", 0, 0);
+    s->miss_unknown = s->n_ops >= most_ops (s) && *plans - before > MOST_MISS_PLANS;
+    if (s->miss_unknown)
+      break;
     const struct aim aim = { open, may_be_a_miss, WEFT_TRIAL_CLOCK,
                              nextafter (fmin (s->nearest_miss, s->last_clock), INFINITY),
                              G_MAXUINT };
@@ -579,12 +588,12 @@ find_miss (struct searcher *s, GError **error)
   return ok;
 }
 
-/* The fastest candidate that does not fit in memory; NULL if there is none, or if it is slower than
- * all finalists. The candidates of `search` are sorted. */
+/* The fastest candidate that does not fit in memory; NULL if there is none, if it is not known, or
+ * if it is slower than all finalists. The candidates of `search` are sorted. */
 static const struct weft_candidate *
 miss_of (const struct searcher *s, const weft_search *search)
 {
-  for (uint32_t i = 0; i < search->n; i++) {
+  for (uint32_t i = 0; i < search->n && !s->miss_unknown; i++) {
     const struct weft_candidate *c = &search->candidate[i];
     if (c->fate == WEFT_FATE_MEMORY && c->clock > 0 && !is_far_behind (s, c))
       return c->clock <= s->last_clock ? c : NULL;

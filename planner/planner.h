@@ -83,7 +83,7 @@ typedef struct weft_search {
   struct weft_candidate *candidate;
   uint32_t by_fate[WEFT_N_FATE];
   /* the fastest candidate that does not fit, but would be simulated if it fitted; NULL if there is
-   * none or near_miss is FALSE */
+   * none, if near_miss is FALSE, or if it was not found soon after simulations of long steps */
   const struct weft_candidate *miss;
   const struct weft_candidate *closest; /* if near_miss is TRUE and no candidate fits: the candidate
                                            with the least measured memory; otherwise NULL */
