@@ -44,7 +44,7 @@ run (const weft_plan *plan, gboolean before, GError **error)
   real = x->ops;
   ops = *real;
   ops.write = count_write;
-  ops.room = before ? NULL : real->room;
+  ops.staging = before ? NULL : real->staging;
   x->ops = &ops;
   x->fresh &= !before;
   work = (struct work){ 0 };

@@ -193,6 +193,65 @@ print_attention (const struct result *r)
     }
 }
 
+/* What a product with swiglu in its epilogue would save, and the products that it would replace, in
+ * seconds. Forward writes gate_up, which backward needs, and does not read it again: 4 of the 6
+ * bytes of swiglu per element. Backward neither writes nor reads the gradient of its result: 4 of
+ * 10 bytes. */
+struct epilogue {
+  double bias, saved, products;
+};
+
+static struct epilogue
+epilogues_of (const struct result *r)
+{
+  const weft_program *p = r->plan->role[0];
+  struct weft_cost cost = weft_plan_cost (r->plan);
+  struct epilogue e = { .saved = r->kind[WEFT_OP_SWIGLU] * 4 / 6 +
+                                 r->kind[WEFT_OP_SWIGLU_BWD] * 4 / 10 };
+  uint64_t width = 0;
+
+  for (uint32_t op = 0; op < p->n_op; op++) {
+    e.bias += weft_cost_bias (&cost, p, op);
+    if (p->op[op].kind == WEFT_OP_SWIGLU)
+      width = weft_op_shape (p, op)->dim[1];
+  }
+  for (uint32_t op = 0; op < p->n_op && width; op++) {
+    const struct weft_shape *s = weft_op_shape (p, op);
+    gboolean forward = p->op[op].kind == WEFT_OP_MATMUL && s->dim[1] == 2 * width,
+             backward = p->op[op].kind == WEFT_OP_MATMUL_DGRAD && s->dim[2] == width;
+    e.products += forward || backward ? r->plan->seconds[0][op] : 0;
+  }
+  return e;
+}
+
+static void
+print_epilogues (const struct result *r)
+{
+  fputs ("\n## What epilogues could save\n\n"
+         "Bias gradients are sums of a second pass over the output gradients, 2 bytes an element\n"
+         "(`kernels/cuda/columns.cuh`); CUBLASLT_EPILOGUE_BGRADB would sum them in the product of\n"
+         "the weight gradient, may exclude that its depth is split, and stores a sum but\n"
+         "never adds to one. It is not used yet. cuBLASLt 13.0 has no epilogue with a gate: its\n"
+         "list (`cublasLtEpilogue_t`) has ReLU, GELU, their gradients, biases and bias gradients.\n"
+         "swiglu in an epilogue therefore needs a matmul of our own, for the first projection and\n"
+         "for the gradient behind the second. It would save the bytes in the column `swiglu`: the\n"
+         "first matmul still writes gate and up, which backward reads. The last column is by how\n"
+         "much our matmul may be slower than cuBLASLt's before this saving is gone. Whether one\n"
+         "would be within it cannot be known without a GPU, so there is none.\n\n"
+         "| model | bias gradients, ms | swiglu, ms | of a step | its matmuls, ms | may be "
+         "slower by |\n|---|---|---|---|---|---|\n",
+         stdout);
+  for (unsigned m = 0; m < N_MODEL; m++) {
+    struct epilogue e = epilogues_of (&r[m]);
+    printf ("| %s | %.1f | %.1f | %.1f %% | %.0f | ", models[m].name, 1e3 * e.bias, 1e3 * e.saved,
+            100 * (e.bias + e.saved) / r[m].part[STEP], 1e3 * e.products);
+    if (e.products > 0)
+      printf ("%.1f %% |\n", 100 * e.saved / e.products);
+    else
+      printf ("- |\n");
+  }
+}
+
 /* The lines of bench/paper.csv, which must be the parts in their order. */
 static GPtrArray *
 read_estimate (GError **error)
@@ -247,6 +306,7 @@ main (void)
     fputs (head, stdout);
     print_parts (r, rows);
     print_attention (r);
+    print_epilogues (r);
     for (unsigned m = 0; m < N_MODEL; m++)
       print_kernels (&models[m], &r[m]);
   } else

@@ -1,7 +1,7 @@
 #include "cli/accuracy.h"
 #include "cli/accuracy_fit.h"
-#include "cli/accuracy_picture.h"
 #include "cli/cli.h"
+#include "cli/figures/figures.h"
 #include "core/base/conf.h"
 #include "core/base/error.h"
 #include "planner/bands.h"
@@ -382,7 +382,7 @@ gboolean
 weft_cli_accuracy (const weft_errors *errors, const char *path, GError **error)
 {
   g_autofree char *beside = weft_cli_accuracy_beside (path);
-  g_autofree char *picture = weft_cli_accuracy_picture (errors);
+  g_autoptr (weft_figure) picture = weft_cli_figure_accuracy (errors);
   g_autofree char *notes_path =
       g_build_filename (weft_data_dir (), "validation", "accuracy.ini", NULL);
   g_autoptr (weft_conf) notes = weft_conf_load (notes_path, error);
@@ -390,6 +390,6 @@ weft_cli_accuracy (const weft_errors *errors, const char *path, GError **error)
   g_autoptr (GString) text = g_string_new (NULL);
   struct page page = { errors, notes, sources, text };
 
-  return notes && append_page (&page, error) && weft_cli_write (beside, picture, error) &&
+  return notes && append_page (&page, error) && weft_figure_write (picture, beside, FALSE, error) &&
          weft_cli_write (path, text->str, error);
 }

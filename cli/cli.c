@@ -198,7 +198,8 @@ read_flag (struct reader *r, const struct weft_flag *flag, GError **error)
     if (weft_same_name (common[i].name, flag->name))
       return set_own (r, &common[i], flag, error);
   for (unsigned i = 0; (own = weft_cli_flag_at (r->page, i)); i++)
-    if (weft_same_name (own->name, flag->name))
+    if (weft_same_name (own->name, flag->name) ||
+        (own->old && weft_same_name (own->old, flag->name)))
       return set_own (r, own, flag, error);
   if (r->page->job && weft_flag_set (&r->words, flag, r->flags, &wrong))
     return TRUE;

@@ -70,6 +70,7 @@ struct weft_cli_flag {
   gboolean *on;
   const char **text;
   gboolean joins; /* TRUE: a repeated flag adds its value to *text, after a comma */
+  const char *old; /* another name that older scripts use; NULL: none */
 };
 
 /* The arguments that a command accepts, and the texts of its page for --help. */

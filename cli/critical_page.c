@@ -97,6 +97,48 @@ weft_cli_critical_print (const weft_critical *c, const weft_plan *plan,
       2, weft_cli_columns ());
 }
 
+/* ------------------------------------------------------------------------ HTML */
+
+static void
+append_kind (GString *out, const struct weft_critical_kind *kind, double step)
+{
+  g_autofree char *path = weft_units_human (kind->on_path_s, "s");
+  g_autofree char *rest = weft_units_human (kind->without_s, "s");
+
+  g_string_append_printf (out,
+                          "<tr><td>%s</td><td>%u</td><td>%s</td><td>%.1f %%</td><td>%s</td>"
+                          "<td>%.1f %%</td>",
+                          kind->what, kind->ops, path, 100 * kind->on_path_s / step, rest,
+                          100 * (1 - kind->without_s / step));
+  if (kind->tenth_less_s > 0)
+    g_string_append_printf (out, "<td>%.2f %%</td></tr>\n",
+                            100 * (1 - kind->tenth_less_s / step));
+  else
+    g_string_append (out, "<td></td></tr>\n");
+}
+
+void
+weft_cli_critical_html (GString *out, const weft_critical *c)
+{
+  const struct weft_critical_kind launches = { (char *) "launches", 0, c->launch_s,
+                                               c->without_launch_s, 0 };
+
+  g_string_append (out, "<h2>What would shorten the step</h2>\n<div class=\"wide\"><table>\n"
+                        "<tr><th>kind of op</th><th>ops on the critical path</th><th>time</th>"
+                        "<th>share of the step</th><th>step without</th><th>saves</th>"
+                        "<th>a tenth less saves</th></tr>\n");
+  for (guint i = 0; i < c->kind->len; i++) {
+    const struct weft_critical_kind *k = &g_array_index (c->kind, struct weft_critical_kind, i);
+    if (k->without_s <= c->step_s * (1 - LEAST_SHARE))
+      append_kind (out, k, c->step_s);
+  }
+  if (c->launch_s > c->step_s * LEAST_SHARE)
+    append_kind (out, &launches, c->step_s);
+  g_string_append (out, "</table></div>\n<p>Step without: if all ops of this kind, on all ranks, "
+                        "took no time. Other ops keep their seconds. The same numbers as "
+                        "<code>weft explain --critical-path</code>.</p>\n");
+}
+
 /* ------------------------------------------------------------------------ JSON */
 
 static void

@@ -1,12 +1,10 @@
 #include "cli/html.h"
+#include "charts/looks.h"
 #include "cli/cli.h"
+#include "cli/critical_page.h"
+#include "cli/figures/figures.h"
 #include "cli/timeline_page.h"
 #include "core/base/units.h"
-#include <math.h>
-#include <string.h>
-
-/* Lengths of the picture in units of the viewBox of its SVG. */
-enum { WIDTH = 1000, LEFT = 70, ROW = 22, LANE = 6, GAP = 8 };
 
 static const char style[] =
     ":root{--ink:#1c2430;--soft:#667085;--line:#d5dae2;--paper:#ffffff}\n"
@@ -23,9 +21,7 @@ static const char style[] =
     ".wide{overflow-x:auto}.bar{display:flex;height:1.1rem;background:var(--line);margin:.15rem 0 "
     ".5rem}\n"
     ".key span{display:inline-block;width:.8rem;height:.8rem;margin:0 .3rem 0 1rem}\n"
-    "svg{width:100%;height:auto}text{fill:var(--ink);font-size:12px}.n{fill:#14181f;font-size:9px;"
-    "text-anchor:middle;pointer-events:none}\n"
-    ".idle{fill:var(--line)}\n";
+    ".wide svg{max-width:100%;height:auto}\n";
 
 /* ------------------------------------------------------------------------ parts */
 
@@ -116,7 +112,7 @@ append_bar (GString *out, const weft_report *r, uint32_t role)
       g_string_append_printf (
           out, "<span title=\"%s %s\" style=\"width:%.4f%%;background:%s\"></span>",
           weft_report_parts[part].word, bytes, 100 * weft_report_part_bytes (row, part) / whole,
-          weft_report_parts[part].colour);
+          weft_look_css (weft_report_parts[part].look));
   }
   g_string_append (out, "</div>\n");
 }
@@ -134,161 +130,39 @@ append_memory (GString *out, const weft_report *r)
   g_string_append (out, "<p class=\"key\">");
   for (int part = 0; part < WEFT_N_REPORT_PART; part++)
     g_string_append_printf (out, "<span style=\"background:%s\"></span>%s",
-                            weft_report_parts[part].colour, weft_report_parts[part].word);
+                            weft_look_css (weft_report_parts[part].look),
+                            weft_report_parts[part].word);
   g_string_append (out, "</p>\n");
 }
 
-/* --------------------------------------------------------------------- timeline */
-
-#define TRANSFER_COLOUR "#7d6bb5"
-
-static double
-x_of (const weft_report *r, double seconds)
-{
-  return LEFT + seconds / r->timeline->seconds * (WIDTH - LEFT);
-}
-
-/* Consecutive kernels of one phase and microbatch, drawn as one box. */
-struct run {
-  double begin, end;
-  uint8_t phase;
-  uint16_t micro;
-};
+/* ---------------------------------------------------------------------- figures */
 
 static void
-append_kernels (GString *out, const weft_report *r, const struct run *run, double y)
+append_figure (GString *out, const char *title, weft_figure *figure)
 {
-  double x = x_of (r, run->begin), width = x_of (r, run->end) - x;
-  g_autofree char *time = weft_units_human (run->end - run->begin, "s");
-  g_autofree char *micro =
-      run->micro == WEFT_NO_MICRO ? g_strdup ("") : g_strdup_printf (" %u", run->micro);
+  g_autofree char *svg = weft_figure_inline (figure, FALSE);
 
-  g_string_append_printf (out,
-                          "<rect x=\"%.2f\" y=\"%.0f\" width=\"%.2f\" height=\"%d\" fill=\"%s\">"
-                          "<title>%s%s, %s</title></rect>\n",
-                          x, y, width, ROW, weft_phase_looks[run->phase].colour,
-                          weft_phase_looks[run->phase].legend, micro, time);
-  if (*micro && width > 6.0 * strlen (micro))
-    g_string_append_printf (out, "<text class=\"n\" x=\"%.2f\" y=\"%.0f\">%s</text>\n",
-                            x + width / 2, y + 15, micro + 1);
-}
-
-static gboolean
-continues (const struct run *run, const struct weft_op *op, double begin, double slack)
-{
-  return run->end >= 0 && run->phase == op->phase && run->micro == op->micro &&
-         begin <= run->end + slack;
-}
-
-/* Draws the kernels of one row of the timeline. The kernels of one pass over a microbatch are one
- * box. */
-static void
-append_gpu (GString *out, const weft_report *r, uint32_t row, double y)
-{
-  const weft_program *p = r->plan->role[r->timeline->role[row]];
-  const double slack = r->timeline->seconds / 2000;
-  struct run run = { .end = -1 };
-
-  for (uint32_t i = 0; i < p->lane_n[WEFT_LANE_GPU]; i++) {
-    uint32_t op = p->lane_ops[WEFT_LANE_GPU][i];
-    double begin = r->timeline->begin[row][op], end = r->timeline->end[row][op];
-    if (!(end > begin))
-      continue;
-    if (!continues (&run, &p->op[op], begin, slack)) {
-      if (run.end >= 0)
-        append_kernels (out, r, &run, y);
-      run = (struct run){ begin, end, p->op[op].phase, p->op[op].micro };
-    }
-    run.end = end;
-  }
-  if (run.end >= 0)
-    append_kernels (out, r, &run, y);
+  if (title)
+    g_string_append_printf (out, "<h2>%s</h2>\n", title);
+  g_string_append_printf (out, "<div class=\"wide\">%s</div>\n", svg);
+  weft_figure_free (figure);
 }
 
 static void
-append_transfer (GString *out, const weft_report *r, const struct run *run, double y)
+append_timeline (GString *out, const weft_report *r, const weft_critical *critical)
 {
-  double x = x_of (r, run->begin);
-
-  g_string_append_printf (
-      out,
-      "<rect x=\"%.2f\" y=\"%.0f\" width=\"%.2f\" height=\"%d\" fill=\"" TRANSFER_COLOUR "\"/>\n",
-      x, y, fmax (0.3, x_of (r, run->end) - x), LANE - 2);
-}
-
-static void
-append_lane (GString *out, const weft_report *r, uint32_t row, int lane, double y)
-{
-  const weft_program *p = r->plan->role[r->timeline->role[row]];
-  const double slack = r->timeline->seconds / 2000;
-  struct run run = { .end = -1 };
-
-  g_string_append_printf (out, "<g><title>%s</title>\n", weft_lane_words[lane]);
-  for (uint32_t i = 0; i < p->lane_n[lane]; i++) {
-    uint32_t op = p->lane_ops[lane][i];
-    double begin = r->timeline->begin[row][op], end = r->timeline->end[row][op];
-    if (!(end > begin))
-      continue;
-    if (run.end < 0 || begin > run.end + slack) {
-      if (run.end >= 0)
-        append_transfer (out, r, &run, y);
-      run.begin = begin;
-    }
-    run.end = fmax (run.end, end);
-  }
-  if (run.end >= 0)
-    append_transfer (out, r, &run, y);
-  g_string_append (out, "</g>\n");
-}
-
-/* Draws one stage: its kernels, and a thin line for each lane of communication.  Returns the height
- * of the stage in the picture. */
-static double
-append_stage (GString *out, const weft_report *r, uint32_t row, double y)
-{
-  const weft_program *p = r->plan->role[r->timeline->role[row]];
-  double height = ROW + 2;
-
-  g_string_append_printf (
-      out,
-      "<text x=\"0\" y=\"%.0f\">stage %u</text>\n<rect class=\"idle\" x=\"%d\" y=\"%.0f\""
-      " width=\"%d\" height=\"%d\"/>\n",
-      y + 15, r->timeline->role[row], LEFT, y, WIDTH - LEFT, ROW);
-  append_gpu (out, r, row, y);
-  for (int lane = 0; lane < WEFT_N_LANE; lane++) {
-    if (!weft_report_is_axis (lane) || !p->lane_n[lane])
-      continue;
-    append_lane (out, r, row, lane, y + height);
-    height += LANE;
-  }
-  return height + GAP;
-}
-
-static void
-append_timeline (GString *out, const weft_report *r)
-{
-  g_autoptr (GString) picture = g_string_new (NULL);
-  g_autofree gboolean *drawn = g_new0 (gboolean, r->plan->n_roles);
-  double y = 0;
-
-  for (uint32_t row = 0; row < r->timeline->n; row++) {
-    uint32_t role = r->timeline->role[row];
-    if (!drawn[role])
-      y += append_stage (picture, r, row, y);
-    drawn[role] = TRUE;
-  }
   g_string_append (out, "<h2>Timeline</h2>\n<p class=\"key\">");
   for (int phase = 0; phase < WEFT_N_PHASE; phase++)
-    g_string_append_printf (out, "<span style=\"background:%s\"></span>%s",
-                            weft_phase_looks[phase].colour, weft_phase_looks[phase].legend);
-  g_string_append (out, "<span style=\"background:" TRANSFER_COLOUR "\"></span>transfers, a line "
-                        "for each axis</p>\n");
-  weft_cli_timeline_page (out, r);
-  g_string_append_printf (out,
-                          "<noscript>\n<p>One rank of each stage; numbers are microbatches.</p>\n"
-                          "<div class=\"wide\"><svg viewBox=\"0 0 %d %.0f\" role=\"img\">\n"
-                          "%s</svg></div>\n</noscript>\n",
-                          WIDTH, y, picture->str);
+    if (phase != WEFT_PHASE_FINALIZE) /* has the look of the reduction before it */
+      g_string_append_printf (out, "<span style=\"background:%s\"></span>%s",
+                              weft_look_css (weft_phase_looks[phase].look),
+                              weft_phase_looks[phase].legend);
+  g_string_append_printf (out, "<span style=\"background:%s\"></span>transfers</p>\n",
+                          weft_look_css (WEFT_CLI_TRANSFER_LOOK));
+  weft_cli_timeline_page (out, r, critical);
+  g_string_append (out, "<noscript>\n<p>One rank of each stage; numbers are microbatches.</p>\n");
+  append_figure (out, NULL, weft_cli_figure_timeline (r));
+  g_string_append (out, "</noscript>\n");
 }
 
 /* ------------------------------------------------------------------------- page */
@@ -311,16 +185,21 @@ append_head (GString *out, const weft_report *r)
 }
 
 gboolean
-weft_cli_html (const weft_report *r, const char *path, GError **error)
+weft_cli_html (const weft_report *r, const weft_critical *critical, const char *path,
+               GError **error)
 {
   g_autoptr (GString) out = g_string_new (NULL);
 
   append_head (out, r);
   append_numbers (out, r);
   if (r->timeline->seconds > 0)
-    append_timeline (out, r);
+    append_timeline (out, r, critical);
+  if (critical)
+    weft_cli_critical_html (out, critical);
   append_memory (out, r);
   append_axes (out, r);
+  if (r->timeline->seconds > 0)
+    append_figure (out, "Roofline", weft_cli_figure_roofline (r));
   g_string_append (out, "</body>\n</html>\n");
   return weft_cli_write (path, out->str, error);
 }

@@ -1,5 +1,7 @@
 #include "cli/ask.h"
 #include "cli/cli.h"
+#include "cli/figure_flags.h"
+#include "cli/figures/figures.h"
 #include "core/base/json.h"
 #include "core/base/error.h"
 #include "core/base/file.h"
@@ -189,20 +191,19 @@ print_picture (const weft_grid *grid, const char *schedule)
 }
 
 static int
-print_svg (const weft_grid *grid, const char *path)
+draw_schedule (const weft_grid *grid, const struct weft_cli_figure_ask *ask)
 {
-  g_autofree char *svg = weft_grid_svg (grid);
+  g_autoptr (weft_figure) figure = weft_cli_figure_schedule (grid);
   g_autoptr (GError) error = NULL;
 
-  if (!weft_cli_write (path, svg, &error))
-    return weft_cli_fail (error);
-  return 0;
+  return weft_cli_figure_write (ask, figure, &error) ? 0 : weft_cli_fail (error);
 }
 
 /* ------------------------------------------------------------------- the command */
 
 struct request {
-  const char *role, *rank, *svg, *read, *chakra;
+  const char *role, *rank, *read, *chakra;
+  struct weft_cli_figure_ask figure;
   gboolean dot, schedule, csv, json, init;
 };
 
@@ -216,8 +217,8 @@ print_schedule (const struct request *request, const struct weft_job *job)
 
   if (!grid)
     return weft_cli_fail (error);
-  if (request->svg)
-    return print_svg (grid, request->svg);
+  if (request->figure.path)
+    return draw_schedule (grid, &request->figure);
   if (request->csv) {
     g_autofree char *csv = weft_grid_csv (grid);
     fputs (csv, stdout);
@@ -369,9 +370,10 @@ check_request (const struct request *r, GError **error)
 {
   if (r->role && r->rank)
     return weft_bad_input (error, "--role and --rank exclude each other");
-  if ((r->csv || r->svg) && !r->schedule)
-    return weft_bad_input (error, "--%s needs --schedule",
-                           r->csv ? "csv" : "svg");
+  if (!weft_cli_figure_check (&r->figure, error))
+    return FALSE;
+  if ((r->csv || r->figure.path) && !r->schedule)
+    return weft_bad_input (error, "--%s needs --schedule", r->csv ? "csv" : "figure");
   if (r->schedule && (r->dot || r->role || r->rank || r->init))
     return weft_bad_input (
         error, "--schedule and --%s exclude each other: a schedule covers all ranks",
@@ -382,9 +384,8 @@ check_request (const struct request *r, GError **error)
   if (r->chakra && (r->schedule || r->role || r->json || r->dot))
     return weft_bad_input (error, "--chakra and --%s exclude each other: traces have all stages",
                            r->schedule ? "schedule" : r->role ? "role" : r->json ? "json" : "dot");
-  if (r->json + r->csv + r->dot + (r->svg != NULL) > 1)
-    return weft_bad_input (error,
-                           "--json, --dot, --csv and --svg exclude each other");
+  if (r->json + r->csv + r->dot + (r->figure.path != NULL) > 1)
+    return weft_bad_input (error, "--json, --dot, --csv and --figure exclude each other");
   return TRUE;
 }
 
@@ -400,7 +401,7 @@ weft_cli_program (int argc, char **argv)
     { "dot", NULL, "print a graph for Graphviz", &r.dot, NULL },
     { "schedule", NULL, "print the pipeline schedule of all ranks as a grid", &r.schedule, NULL },
     { "csv", NULL, "print the schedule in PyTorch's pipeline grammar", &r.csv, NULL },
-    { "svg", "FILE", "write the schedule to FILE as a picture", NULL, &r.svg },
+    WEFT_CLI_FIGURE_FLAGS (&r.figure, "the schedule"),
     { "chakra", "DIR",
       "write the program of each rank, or of --rank, to DIR as a Chakra execution trace", NULL,
       &r.chakra },
@@ -408,7 +409,7 @@ weft_cli_program (int argc, char **argv)
   };
   const struct weft_cli_page page = {
     .usage = "weft program [JOB] [--role N | --rank N] [--json | --dot]\n"
-             "       weft program [JOB] --schedule [--json | --csv | --svg FILE]\n"
+             "       weft program [JOB] --schedule [--json | --csv | --figure FILE]\n"
              "       weft program [JOB] --chakra DIR [--rank N]\n"
              "       weft program --read FILE [--json | --dot]",
     .doc =
@@ -418,7 +419,7 @@ weft_cli_program (int argc, char **argv)
         "(docs/chakra.md).",
     .examples = "  weft program --model llama-nano --topology cpu --gpus 8\n"
                 "  weft program job.ini --role 1 --dot | dot -Tsvg > role1.svg\n"
-                "  weft program job.ini --schedule\n"
+                "  weft program job.ini --schedule --figure schedule.pdf\n"
                 "  weft program job.ini --chakra traces\n"
                 "  weft program --read role1.txt --json\n",
     .flags = flags,

@@ -2,6 +2,8 @@
 #include "cli/cli.h"
 #include "cli/disturbed.h"
 #include "cli/executors.h"
+#include "cli/figure_flags.h"
+#include "cli/figures/figures.h"
 #include "cli/html.h"
 #include "cli/executor_options.h"
 #include "cli/outputs.h"
@@ -19,6 +21,7 @@ static const char examples[] =
     "  weft sim --model gpt2 --topology dgx-h100\n"
     "  weft sim --model llama3-8b --topology dgx-h100 --nodes 4 --global-batch-size 64 \\\n"
     "      --pipeline-model-parallel-size 4 --trace step.json.gz --html step.html\n"
+    "  weft sim job.ini --figure timeline=step.svg,memory=memory.pdf --monochrome\n"
     "  weft sim job.ini --executor clock --json\n"
     "  weft sim job.ini --straggler rank=5:1.2,node=3:1.1 --link nic3:0.5\n"
     "  weft sim job.ini --jitter 0.05 --jitter-runs 50\n";
@@ -26,7 +29,9 @@ static const char examples[] =
 /* Flags of the command that are not settings of the job. */
 struct sim_ask {
   const weft_cli_options *own; /* options that only one executor has */
-  const char *executor, *trace, *trace_ranks, *timeline, *html, *jitter_runs;
+  const char *executor, *trace, *trace_ranks, *timeline, *html, *jitter_runs, *figure;
+  gboolean monochrome;
+  GArray *figures; /* struct weft_cli_step_figure: what `figure` says */
   struct weft_exec_options options;
 };
 
@@ -92,11 +97,20 @@ print_json (const weft_report *report, const weft_disturbance *disturbance, weft
 static gboolean
 check_outputs (const struct sim_ask *ask, GError **error)
 {
-  const struct weft_cli_output outputs[] = {
+  const struct weft_cli_output others[] = {
     { "trace", ask->trace }, { "timeline", ask->timeline }, { "html", ask->html }
   };
+  g_autoptr (GArray) outputs = g_array_new (FALSE, FALSE, sizeof *others);
 
-  return weft_cli_check_outputs (outputs, G_N_ELEMENTS (outputs), NULL, error);
+  g_array_append_vals (outputs, others, G_N_ELEMENTS (others));
+  for (guint i = 0; i < ask->figures->len; i++) {
+    const struct weft_cli_output output = {
+      "figure", g_array_index (ask->figures, struct weft_cli_step_figure, i).path
+    };
+    g_array_append_val (outputs, output);
+  }
+  return weft_cli_check_outputs ((const struct weft_cli_output *) outputs->data, outputs->len, NULL,
+                                 error);
 }
 
 /* Simulates the step, and if it is disturbed also the undisturbed one; *disturbance is then their
@@ -122,6 +136,55 @@ write_files (const weft_plan *plan, const weft_timeline *timeline, const struct 
   if (ask->trace && !weft_trace_write (plan, timeline, ranks, ask->trace, error))
     return FALSE;
   return !ask->timeline || weft_timeline_save (plan, timeline, ask->timeline, error);
+}
+
+static gboolean
+read_figures (struct sim_ask *ask, GError **error)
+{
+  if (ask->monochrome && !ask->figure)
+    return weft_bad_input (error, "--monochrome needs --figure");
+  ask->figures = weft_cli_step_figures_read (ask->figure, error);
+  return ask->figures != NULL;
+}
+
+static gboolean
+draw_figures (const weft_report *report, const struct sim_ask *ask, GError **error)
+{
+#define FIGURE(word, doc) weft_cli_figure_##word,
+  static weft_figure *(*const make[]) (const weft_report *r) = { WEFT_CLI_STEP_FIGURE_LIST (
+      FIGURE) };
+
+  for (guint i = 0; i < ask->figures->len; i++) {
+    const struct weft_cli_step_figure *at =
+        &g_array_index (ask->figures, struct weft_cli_step_figure, i);
+    g_autoptr (weft_figure) figure = make[at->kind](report);
+    if (!weft_figure_write (figure, at->path, ask->monochrome, error))
+      return FALSE;
+  }
+  return TRUE;
+}
+
+/* Whether the executor predicts the step as one graph. */
+static gboolean
+is_graph (const struct weft_exec_ops *executor, const struct sim_ask *ask)
+{
+  int row = weft_table_find (executor->options, "graph");
+
+  return row >= 0 && ask->options.own.table && ask->options.own.at[row].i != 0;
+}
+
+/* Writes the page. The step of a disturbed machine has no critical path, because its ops do not
+ * take the seconds of the plan. */
+static gboolean
+write_page (const weft_report *report, const struct weft_exec_ops *executor,
+            const struct sim_ask *ask, GError **error)
+{
+  g_autoptr (weft_critical) critical =
+      weft_cli_is_disturbed (executor, &ask->options)
+          ? NULL
+          : weft_critical_new (report->plan, report->timeline, is_graph (executor, ask), NULL);
+
+  return weft_cli_html (report, critical, ask->html, error);
 }
 
 /* Adds the seconds of initialisation and of broadcast_params, if the job has them. The same
@@ -152,6 +215,7 @@ run (const weft_cli_input *input, struct sim_ask *ask)
 
   if (!executor || !weft_cli_options_read (ask->own, executor, &ask->options.own, &error) ||
       !read_trace_ranks (ask, &ranks, &error) || !read_runs (ask, executor, &runs, &error) ||
+      !read_figures (ask, &error) ||
       !weft_cli_job (input, &job, &error))
     return weft_cli_fail (error);
   g_autoptr (weft_cli_sure) sure = weft_cli_sure_new (&error);
@@ -166,7 +230,8 @@ run (const weft_cli_input *input, struct sim_ask *ask)
   g_autoptr (weft_report) report = weft_report_new (plan, timeline);
   if (!add_startup (report, executor, ask, &error))
     return weft_cli_fail (error);
-  if (ask->html && !weft_cli_html (report, ask->html, &error))
+  if (!draw_figures (report, ask, &error) ||
+      (ask->html && !write_page (report, executor, ask, &error)))
     return weft_cli_fail (error);
   const struct weft_cli_answer answer = { &plan->job, report->iteration.time_s,
                                           (double) report->peak_bytes };
@@ -207,6 +272,12 @@ weft_cli_sim (int argc, char **argv)
       .value = "FILE",
       .text = &ask.html,
       .doc = "write the report as one self-contained HTML page" },
+    { .name = "figure",
+      .value = "KIND=FILE",
+      .text = &ask.figure,
+      .joins = TRUE,
+      .doc = weft_cli_step_figures_doc () },
+    WEFT_CLI_MONOCHROME_FLAG (&ask.monochrome),
   };
   struct weft_cli_page page = {
     .usage = "weft sim [JOB] [flags] [--json]",
@@ -224,5 +295,8 @@ weft_cli_sim (int argc, char **argv)
   g_auto (weft_cli_input) input = { 0 };
   int status = weft_cli_begin (&page, argc, argv, &input);
 
-  return status == WEFT_CLI_GO_ON ? run (&input, &ask) : status;
+  if (status == WEFT_CLI_GO_ON)
+    status = run (&input, &ask);
+  g_clear_pointer (&ask.figures, g_array_unref);
+  return status;
 }

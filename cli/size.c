@@ -2,10 +2,11 @@
  * needs. */
 #include "cli/ask.h"
 #include "cli/cli.h"
+#include "cli/figure_flags.h"
+#include "cli/figures/figures.h"
 #include "cli/interrupt.h"
 #include "cli/outputs.h"
 #include "cli/size_page.h"
-#include "cli/size_picture.h"
 #include "core/base/error.h"
 #include <math.h>
 #include <stdio.h>
@@ -51,7 +52,8 @@ static const struct weft_field numbers[N_NUMBER] = {
 struct size_ask {
   const char *text[N_NUMBER]; /* text of each number as typed; NULL: the flag was not given */
   double number[N_NUMBER];    /* NaN: none */
-  const char *topologies, *sizes, *site, *svg;
+  const char *topologies, *sizes, *site;
+  struct weft_cli_figure_ask figure;
 };
 
 /* Reads a number. A letter B at the end stands for a billion, as in the names of models and of
@@ -272,16 +274,17 @@ status_of (const weft_size *size)
 }
 
 static int
-print_size (const struct weft_cli_size_page *page, const weft_cli_input *input, const char *svg)
+print_size (const struct weft_cli_size_page *page, const weft_cli_input *input,
+            const struct weft_cli_figure_ask *ask)
 {
   g_autoptr (GError) error = NULL;
-  g_autofree char *picture = svg ? weft_cli_size_picture (page) : NULL;
+  g_autoptr (weft_figure) figure = ask->path ? weft_cli_figure_size (page) : NULL;
 
   if (input->json)
     weft_cli_size_json (page);
   else
     weft_cli_size_text (page);
-  if (picture && !weft_cli_write (svg, picture, &error))
+  if (figure && !weft_cli_figure_write (ask, figure, &error))
     return weft_cli_fail (error);
   return status_of (page->size);
 }
@@ -289,12 +292,13 @@ print_size (const struct weft_cli_size_page *page, const weft_cli_input *input, 
 static int
 run (const weft_cli_input *input, struct size_ask *ask)
 {
-  const struct weft_cli_output outputs[] = { { "svg", ask->svg } };
+  const struct weft_cli_output outputs[] = { { "figure", ask->figure.path } };
   struct sight sight = { isatty (STDERR_FILENO), g_get_monotonic_time () };
   g_autoptr (GError) error = NULL;
 
   ask->site = ask->site ? ask->site : "example";
-  if (!read_numbers (ask, &error) || !weft_cli_check_outputs (outputs, 1, NULL, &error))
+  if (!read_numbers (ask, &error) || !weft_cli_figure_check (&ask->figure, &error) ||
+      !weft_cli_check_outputs (outputs, 1, NULL, &error))
     return weft_cli_fail (error);
   g_autoptr (GArray) sizes = read_sizes (ask->sizes, &error);
   g_autoptr (weft_site) site = sizes ? weft_site_load (ask->site, &error) : NULL;
@@ -318,7 +322,7 @@ run (const weft_cli_input *input, struct size_ask *ask)
     return weft_cli_fail (error);
   const struct weft_cli_size_page page = { size, &options, sure, ask->site,
                                            !ask->text[NUMBER_tokens] };
-  return print_size (&page, input, ask->svg);
+  return print_size (&page, input, &ask->figure);
 }
 
 static const char about[] =
@@ -348,15 +352,14 @@ weft_cli_size (int argc, char **argv)
       &ask.sizes },
     { "site", "FILE", "prices, power, failures, storage: a file, or a bundled name [example]", NULL,
       &ask.site },
-    { "svg", "FILE", "draw days against cost, and the scaling curve, as a picture", NULL,
-      &ask.svg },
+    WEFT_CLI_FIGURE_FLAGS (&ask.figure, "days against cost, and the scaling curve"),
   };
   const struct weft_cli_page page = {
     .usage = "weft size [JOB] [--tokens N] [--days N] [--budget N] [flags]",
     .doc = about,
     .examples = "  weft size --model llama3-70b --tokens 2T --days 30\n"
                 "  weft size job.ini --days 30 --topologies dgx-h100,dgx-b200 --site mine.ini "
-                "--svg front.svg\n"
+                "--figure front.pdf\n"
                 "  weft size --model llama3-8b --topology dgx-h100 --sizes 8..4096\n",
     .flags = flags,
     .n_flags = G_N_ELEMENTS (flags),

@@ -1,9 +1,10 @@
 /* weft sweep: one job with several values of its settings, and what its step is sensitive to. */
 #include "cli/cli.h"
 #include "cli/executors.h"
+#include "cli/figure_flags.h"
+#include "cli/figures/figures.h"
 #include "cli/interrupt.h"
 #include "cli/outputs.h"
-#include "cli/sweep_picture.h"
 #include "core/base/error.h"
 #include "core/base/json.h"
 #include "core/base/units.h"
@@ -15,13 +16,14 @@
 #include <unistd.h>
 
 static const char examples[] =
-    "  weft sweep job.ini tp=1,2,4,8 pp=1,2,4 --csv sweep.csv --svg sweep.svg\n"
+    "  weft sweep job.ini tp=1,2,4,8 pp=1,2,4 --csv sweep.csv --figure sweep.svg\n"
     "  weft sweep --model llama3-70b --topology dgx-h100 nodes=4,8,16 mbs=1,2\n"
     "  weft sweep job.ini node_nic_bandwidth=25GB/s,50GB/s,100GB/s\n"
     "  weft sweep job.ini --sensitivity\n";
 
 struct sweep_ask {
-  const char *executor, *csv, *svg;
+  const char *executor, *csv;
+  struct weft_cli_figure_ask figure;
   gboolean sensitivity;
 };
 
@@ -140,7 +142,7 @@ has_numbers (const weft_variants *x)
 static gboolean
 run_lists (weft_variants *x, const struct sweep_ask *ask, GError **error)
 {
-  const struct weft_cli_output outputs[] = { { "csv", ask->csv }, { "svg", ask->svg } };
+  const struct weft_cli_output outputs[] = { { "csv", ask->csv }, { "figure", ask->figure.path } };
   const struct weft_variants_run run = { .csv = ask->csv,
                                          .stop = weft_cli_is_interrupted,
                                          .progress =
@@ -154,8 +156,9 @@ run_lists (weft_variants *x, const struct sweep_ask *ask, GError **error)
   weft_cli_catch_interrupt ();
   if (!weft_variants_run (x, &run, error))
     return FALSE;
-  g_autofree char *picture = ask->svg && has_numbers (x) ? weft_cli_sweep_picture (x) : NULL;
-  return !picture || weft_cli_write (ask->svg, picture, error);
+  g_autoptr (weft_figure) figure =
+      ask->figure.path && has_numbers (x) ? weft_cli_figure_sweep (x) : NULL;
+  return !figure || weft_cli_figure_write (&ask->figure, figure, error);
 }
 
 static int
@@ -179,7 +182,7 @@ sweep (const weft_cli_input *input, const struct sweep_ask *ask,
   if (has_numbers (x))
     return 0;
   g_set_error (&error, WEFT_ERROR, WEFT_ERROR_INFEASIBLE, "every combination is refused%s",
-               ask->svg ? ": no picture is written" : "");
+               ask->figure.path ? ": no picture is written" : "");
   return weft_cli_fail (error);
 }
 
@@ -283,8 +286,10 @@ run (const weft_cli_input *input, const struct sweep_ask *ask)
 
   if (!executor)
     return weft_cli_fail (error);
-  if (ask->sensitivity && (input->lists || ask->csv || ask->svg))
-    weft_bad_input (&error, "--sensitivity takes no lists of values, --csv or --svg");
+  if (!weft_cli_figure_check (&ask->figure, &error))
+    return weft_cli_fail (error);
+  if (ask->sensitivity && (input->lists || ask->csv || ask->figure.path))
+    weft_bad_input (&error, "--sensitivity takes no lists of values, --csv or --figure");
   else if (!ask->sensitivity && !input->lists)
     weft_bad_input (&error, "found no list of values, wanted KNOB=a,b,c or --sensitivity");
   if (error)
@@ -306,16 +311,13 @@ weft_cli_sweep (int argc, char **argv)
       .value = "FILE",
       .text = &ask.csv,
       .doc = "write one row for each combination; rows that the file has are not predicted again" },
-    { .name = "svg",
-      .value = "FILE",
-      .text = &ask.svg,
-      .doc = "draw tokens per second against the first list" },
+    WEFT_CLI_FIGURE_FLAGS (&ask.figure, "tokens per second against the first list"),
     { .name = "sensitivity",
       .on = &ask.sensitivity,
       .doc = "instead: what 10 % more or less of each resource and of the batch changes" },
   };
   const struct weft_cli_page page = {
-    .usage = "weft sweep [JOB] KNOB=a,b,c [KNOB2=d,e] [--csv FILE] [--svg FILE] [flags]",
+    .usage = "weft sweep [JOB] KNOB=a,b,c [KNOB2=d,e] [--csv FILE] [--figure FILE] [flags]",
     .doc = "Predicts a job with every combination of the values of its settings: knobs, fields of "
            "model, cluster, training and stack. Each processor predicts one combination at a time. "
            "A combination that a rule refuses has the rule in its row; if all are refused, the "

@@ -1,4 +1,6 @@
 #include "cli/timeline_page.h"
+#include "charts/looks.h"
+#include "cli/figures/figures.h"
 #include "core/base/json.h"
 #include "page.h"
 #include <gio/gio.h>
@@ -56,9 +58,8 @@ add_ops (struct block *block, const weft_program *p)
   WORDS ("after", p->op[p->n_op].deps, p->deps[i]);
 }
 
-/* Whether a buffer takes memory of the GPU while it is in use. */
-static gboolean
-takes_memory (const struct weft_buf *buf)
+gboolean
+weft_cli_takes_memory (const struct weft_buf *buf)
 {
   return buf->base == WEFT_NO_BUF && buf->pool != WEFT_POOL_HOST && buf->first != WEFT_NO_OP;
 }
@@ -70,12 +71,21 @@ add_buffers (struct block *block, const weft_program *p)
   uint32_t n = 0;
 
   for (uint32_t i = 0; i < p->n_buf; i++)
-    if (takes_memory (&p->buf[i]))
+    if (weft_cli_takes_memory (&p->buf[i]))
       own[n++] = i;
   BYTES ("part", n, p->buf[own[i]].kind);
   REALS ("size", n, p->buf[own[i]].bytes);
   WORDS ("first", n, p->buf[own[i]].permanent ? 0 : p->buf[own[i]].first);
   WORDS ("last", n, p->buf[own[i]].permanent ? p->n_op - 1 : p->buf[own[i]].last);
+}
+
+static void
+add_path (struct block *block, const weft_critical *critical)
+{
+  const GArray *path = critical->path;
+
+  WORDS ("path_row", path->len, g_array_index (path, struct weft_critical_op, i).row);
+  WORDS ("path_op", path->len, g_array_index (path, struct weft_critical_op, i).op);
 }
 
 /* --------------------------------------------------------------------------- head */
@@ -96,7 +106,7 @@ add_looks (JsonBuilder *b)
   for (int i = 0; i < WEFT_N_PHASE; i++) {
     json_builder_begin_object (b);
     weft_json_text (b, "word", weft_phase_looks[i].legend);
-    weft_json_text (b, "colour", weft_phase_looks[i].colour);
+    weft_json_text (b, "colour", weft_look_css (weft_phase_looks[i].look));
     json_builder_end_object (b);
   }
   json_builder_end_array (b);
@@ -104,7 +114,7 @@ add_looks (JsonBuilder *b)
   for (int i = 0; i < WEFT_N_BUF_KIND; i++) {
     json_builder_begin_object (b);
     weft_json_text (b, "word", weft_report_parts[i].word);
-    weft_json_text (b, "colour", weft_report_parts[i].colour);
+    weft_json_text (b, "colour", weft_look_css (weft_report_parts[i].look));
     json_builder_end_object (b);
   }
   json_builder_end_array (b);
@@ -115,6 +125,11 @@ add_looks (JsonBuilder *b)
     weft_json_text (b, "doc", weft_op_info[i].doc);
     json_builder_end_object (b);
   }
+  json_builder_end_array (b);
+  weft_json_text (b, "transfer", weft_look_css (WEFT_CLI_TRANSFER_LOOK));
+  weft_json_array (b, "palette");
+  for (unsigned i = 0; weft_look_css (i); i++)
+    json_builder_add_string_value (b, weft_look_css (i));
   json_builder_end_array (b);
 }
 
@@ -192,7 +207,7 @@ append_resource (GString *page, const char *name)
 }
 
 void
-weft_cli_timeline_page (GString *page, const weft_report *r)
+weft_cli_timeline_page (GString *page, const weft_report *r, const weft_critical *critical)
 {
   struct block all = { g_byte_array_new (), json_builder_new () }, *block = &all;
   const weft_timeline *t = r->timeline;
@@ -207,6 +222,8 @@ weft_cli_timeline_page (GString *page, const weft_report *r)
     REALS ("begin", n, t->begin[row][i]);
     REALS ("end", n, t->end[row][i]);
   }
+  if (critical)
+    add_path (block, critical);
   json_builder_end_array (block->head);
   g_autofree char *head = print_head (r, block);
   g_autofree char *data = compress (block->bytes);

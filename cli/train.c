@@ -6,6 +6,7 @@
 #include "cli/executor_options.h"
 #include "cli/progress.h"
 #include "core/base/error.h"
+#include "core/job/finetune.h"
 #include "core/report/report.h"
 #include "core/exec/timeline_file.h"
 #include "core/report/trace.h"
@@ -174,6 +175,7 @@ check_outputs (const struct train_ask *ask, GError **error)
   const struct output outputs[] = {
     { "save", ask->options.save, A_FOLDER },
     { "export-safetensors", ask->options.export_safetensors, A_RENAMED_FILE },
+    { "export-adapter", ask->options.export_adapter, A_FOLDER },
     { "dump-gradients", ask->options.dump_gradients, A_RENAMED_FILE },
     { "trace", ask->trace, A_FILE },
     { "timeline", ask->timeline, A_FILE },
@@ -267,7 +269,8 @@ static gboolean
 check_sources (const struct train_ask *ask, GError **error)
 {
   const char *const sources[][2] = { { "load", ask->options.load },
-                                     { "init-safetensors", ask->options.init_safetensors } };
+                                     { "init-safetensors", ask->options.init_safetensors },
+                                     { "init-adapter", ask->options.init_adapter } };
 
   if (sources[0][1] && sources[1][1])
     return TRUE;
@@ -443,6 +446,29 @@ train_together (const weft_plan *plan, const weft_launch *launch, struct train_a
   return train (plan, ops, ask, json);
 }
 
+/* Files of adapters need a job with adapters. Files of whole models have no place for adapters, and
+ * frozen weights have no gradients. */
+static gboolean
+check_adapters (const struct train_ask *ask, const struct weft_job *job, GError **error)
+{
+  const struct weft_trainer_options *o = &ask->options;
+  const char *adapter = o->init_adapter     ? "--init-adapter"
+                        : o->export_adapter ? "--export-adapter"
+                                            : NULL;
+
+  if (o->init_adapter && o->load)
+    return weft_bad_input (error, "--init-adapter and --load exclude each other: a checkpoint has "
+                                  "the adapters");
+  if (adapter && job->train.lora_dim == 0)
+    return weft_bad_input (error, "%s needs adapters: --lora-dim N", adapter);
+  if (o->export_safetensors && job->train.lora_dim > 0)
+    return weft_bad_input (error, "--export-safetensors writes models without adapters; a job with "
+                                  "--lora-dim does not change them, and has --export-adapter DIR");
+  return !o->dump_gradients || weft_job_frozen (job, NULL) == 0 ||
+         weft_bad_input (error, "--dump-gradients writes the gradient of every weight; frozen "
+                                "weights have none");
+}
+
 static int
 run (const weft_cli_input *input, struct train_ask *ask)
 {
@@ -457,7 +483,8 @@ run (const weft_cli_input *input, struct train_ask *ask)
       !weft_cli_launch (ask->launcher, ops, &launch, &error) ||
       (ops->load && !ops->load (&error)) || !weft_cli_job (input, &job, &error) ||
       !weft_cli_launch_check (&launch, ask->ranks_per_process, &job, &error) ||
-      !fill_rates (ask, &job, &error) || !check_data (ask, &job, &error))
+      !check_adapters (ask, &job, &error) || !fill_rates (ask, &job, &error) ||
+      !check_data (ask, &job, &error))
     return weft_cli_fail (error);
   fill_options (ask);
   g_autoptr (weft_plan) plan = weft_plan_new (&job, &error);
@@ -483,6 +510,8 @@ static const char doc[] =
   X ("init-safetensors", "FILE", options.init_safetensors,                                         \
      "initial weights: a Hugging Face model")                                                      \
   X ("export-safetensors", "FILE", options.export_safetensors, "write the trained weights")        \
+  X ("init-adapter", "DIR", options.init_adapter, "initial LoRA adapters: a folder of PEFT")       \
+  X ("export-adapter", "DIR", options.export_adapter, "write the LoRA adapters as PEFT does")      \
   X ("dump-gradients", "FILE", options.dump_gradients, "write the gradients of the first step")    \
   X ("trace", "FILE", trace, "write the last step for Perfetto (.json or .json.gz)")               \
   X ("timeline", "FILE", timeline, "write the last step for weft compare (.json or .json.gz)")     \

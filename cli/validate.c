@@ -2,6 +2,8 @@
 #include "cli/accuracy.h"
 #include "cli/ask.h"
 #include "cli/cli.h"
+#include "cli/figure_flags.h"
+#include "cli/figures/figures.h"
 #include "cli/outputs.h"
 #include "cli/executors.h"
 #include "cli/validate_sweeps.h"
@@ -19,6 +21,7 @@
 struct ask {
   const char *tier, *group, *source, *most, *csv, *explain, *jobs, *executor, *assumptions;
   const char *record, *accuracy;
+  struct weft_cli_figure_ask figure;
   gboolean verbose, nccl;
 };
 
@@ -446,13 +449,15 @@ check_outputs (const struct ask *ask, GError **error)
   const struct weft_cli_output written[] = { { "csv", ask->csv },
                                              { "record", ask->record },
                                              { "accuracy", ask->accuracy },
-                                             { "accuracy", picture } };
+                                             { "accuracy", picture },
+                                             { "figure", ask->figure.path } };
 
-  return weft_cli_check_outputs (written, G_N_ELEMENTS (written), NULL, error);
+  return weft_cli_figure_check (&ask->figure, error) &&
+         weft_cli_check_outputs (written, G_N_ELEMENTS (written), NULL, error);
 }
 
-/* Whether --accuracy is given without any other flag. The page then shows the bundled record of
- * errors. */
+/* Whether --accuracy or --figure is given without any other flag. They then show the bundled record
+ * of errors. */
 static gboolean
 is_page_only (const weft_cli_input *input, const struct ask *ask)
 {
@@ -462,10 +467,19 @@ is_page_only (const weft_cli_input *input, const struct ask *ask)
   for (unsigned i = 0; i < G_N_ELEMENTS (others); i++)
     if (others[i])
       return FALSE;
-  return ask->accuracy != NULL;
+  return ask->accuracy || ask->figure.path;
 }
 
-/* Writes the page of accuracy from the bundled record of errors, without predicting any row. */
+static gboolean
+draw_errors (const weft_errors *errors, const struct weft_cli_figure_ask *ask, GError **error)
+{
+  g_autoptr (weft_figure) figure = weft_cli_figure_accuracy (errors);
+
+  return weft_cli_figure_write (ask, figure, error);
+}
+
+/* Writes the page of accuracy and the figure from the bundled record of errors, without predicting
+ * any row. */
 static int
 write_page (const struct ask *ask)
 {
@@ -473,7 +487,10 @@ write_page (const struct ask *ask)
   g_autoptr (weft_errors) errors =
       check_outputs (ask, &error) ? weft_errors_load (NULL, &error) : NULL;
 
-  return errors && weft_cli_accuracy (errors, ask->accuracy, &error) ? 0 : weft_cli_fail (error);
+  return errors && (!ask->accuracy || weft_cli_accuracy (errors, ask->accuracy, &error)) &&
+                 draw_errors (errors, &ask->figure, &error)
+             ? 0
+             : weft_cli_fail (error);
 }
 
 static int
@@ -503,7 +520,8 @@ run (const weft_cli_input *input, const struct ask *ask)
   g_autoptr (weft_errors) errors = v ? weft_errors_parse (record, "record", &error) : NULL;
   if (!errors || (ask->csv && !write_csv (v, ask->csv, &error)) ||
       (ask->record && !weft_cli_write (ask->record, record, &error)) ||
-      (ask->accuracy && !weft_cli_accuracy (errors, ask->accuracy, &error)))
+      (ask->accuracy && !weft_cli_accuracy (errors, ask->accuracy, &error)) ||
+      !draw_errors (errors, &ask->figure, &error))
     return weft_cli_fail (error);
   if (input->json)
     print_json (v, errors);
@@ -518,7 +536,8 @@ static int
 run_nccl (const weft_cli_input *input, const struct ask *ask)
 {
   const char *const others[] = { ask->tier, ask->group, ask->source, ask->most,    ask->explain,
-                                 ask->csv,  ask->jobs,  ask->record, ask->accuracy };
+                                 ask->csv,  ask->jobs,  ask->record, ask->accuracy,
+                                 ask->figure.path };
   g_autoptr (GError) error = NULL;
 
   for (unsigned i = 0; i < G_N_ELEMENTS (others); i++)
@@ -549,6 +568,8 @@ weft_cli_validate (int argc, char **argv)
       "write the page of errors (docs/accuracy.md) to FILE and its picture beside it; without "
       "other flags it is about the recorded errors, and nothing is predicted",
       NULL, &ask.accuracy },
+    WEFT_CLI_FIGURE_FLAGS (&ask.figure, "predicted against measured; without other flags, the "
+                                        "recorded errors"),
     { "explain", "ID", "show how row ID becomes a job, with the line of every assumption", NULL,
       &ask.explain },
     { "nccl", NULL,

@@ -367,7 +367,7 @@ cpu_write (weft_exec *x, uint32_t row, uint32_t buf, uint64_t offset, uint64_t n
 }
 
 static void *
-cpu_room (weft_exec *x, uint32_t row, uint32_t buf, uint64_t offset, uint64_t n)
+cpu_staging (weft_exec *x, uint32_t row, uint32_t buf, uint64_t offset, uint64_t n)
 {
   (void) n;
   return cpu_arena_at (&((struct cpu_machine *) x)->rank[row], buf) + offset;
@@ -405,7 +405,7 @@ const struct weft_exec_ops weft_exec_cpu = {
   .close = cpu_close,
   .read = cpu_read,
   .write = cpu_write,
-  .room = cpu_room,
+  .staging = cpu_staging,
   .at = cpu_at,
   .machine_name = cpu_machine_name,
 };

@@ -9,7 +9,7 @@
 #include "exec_gpu/machine.h"
 #include "exec_gpu/order.h"
 #include "exec_gpu/reserved.h"
-#include "exec_gpu/room.h"
+#include "exec_gpu/staging.h"
 #include "exec_gpu/step.h"
 #include "exec_gpu/traced.h"
 #include "kernels/team.h"
@@ -56,7 +56,7 @@ static void
 clear_rank (struct gpu_rank *r)
 {
   if (r->here) {
-    gpu_room_close (r);
+    gpu_staging_close (r);
     gpu_arena_close (r);
   }
   gpu_order_close (r);
@@ -554,20 +554,20 @@ weft_exec_gpu_write (weft_exec *x, uint32_t row, uint32_t buf, uint64_t offset, 
     return;
   const struct weft_gpu_copy copy = { WEFT_GPU_TO_DEVICE, weft_bind_at (&r->bind, buf) + offset, in,
                                       n };
-  if (in != copy.to && !gpu_room_copy (r, copy.to, in, n))
+  if (in != copy.to && !gpu_staging_copy (r, copy.to, in, n))
     move (r, buf, &copy);
 }
 
 void *
-weft_exec_gpu_room (weft_exec *x, uint32_t row, uint32_t buf, uint64_t offset, uint64_t n)
+weft_exec_gpu_staging (weft_exec *x, uint32_t row, uint32_t buf, uint64_t offset, uint64_t n)
 {
   struct gpu_rank *r = &((struct gpu_machine *) x)->rank[row];
 
-  if (!r->here || n > WEFT_EXEC_ROOM)
+  if (!r->here || n > WEFT_EXEC_STAGING)
     return NULL;
   return r->p->buf[weft_buf_owner (r->p, buf)].pool == WEFT_POOL_HOST
              ? weft_bind_at (&r->bind, buf) + offset
-             : gpu_room_take (r);
+             : gpu_staging_take (r);
 }
 
 char *

@@ -26,7 +26,7 @@ void weft_exec_gpu_read (weft_exec *x, uint32_t row, uint32_t buf, uint64_t offs
 void weft_exec_gpu_write (weft_exec *x, uint32_t row, uint32_t buf, uint64_t offset, uint64_t n,
                           const void *in);
 
-void *weft_exec_gpu_room (weft_exec *x, uint32_t row, uint32_t buf, uint64_t offset, uint64_t n);
+void *weft_exec_gpu_staging (weft_exec *x, uint32_t row, uint32_t buf, uint64_t offset, uint64_t n);
 
 /* The name of the first GPU; the caller frees it. */
 char *weft_exec_gpu_name (const struct weft_gpu_calls *calls);
@@ -36,4 +36,4 @@ char *weft_exec_gpu_name (const struct weft_gpu_calls *calls);
   .flags = WEFT_EXEC_TIMES | WEFT_EXEC_NUMBERS | WEFT_EXEC_STAMPS | WEFT_EXEC_PROCESSES,           \
   .wait = weft_exec_gpu_wait, .issue = weft_exec_gpu_issue, .run = weft_exec_gpu_run,              \
   .drain = weft_exec_gpu_drain, .close = weft_exec_gpu_close, .read = weft_exec_gpu_read,          \
-  .write = weft_exec_gpu_write, .room = weft_exec_gpu_room
+  .write = weft_exec_gpu_write, .staging = weft_exec_gpu_staging

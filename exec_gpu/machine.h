@@ -12,7 +12,7 @@
  *   watchdog     waits for other ranks, until the deadline
  *   counted      collectives whose numbers of rows the host reads during the step
  *   arena        memory and streams of a rank; the mailbox between host and device
- *   room         pinned memory for writes between steps
+ *   staging      staging buffers for writes between steps
  *   order        launches of a rank and the waits between them, without redundant waits
  *   comms        opens and closes communicators and windows
  *   collectives  the calls of a collective: library calls, or copies and sums on a shared GPU
@@ -65,15 +65,15 @@ struct gpu_unit {
   weft_gpu_event *arrived, *begin;
 };
 
-/* Pinned buffers of write() (room.h). busy: a copy from the buffer may be running; `copied` is the
+/* Staging buffers (staging.h). busy: a copy from the buffer may be running; `copied` is the
  * event recorded after it. */
-struct gpu_room {
-  struct gpu_room_side {
+struct gpu_staging {
+  struct gpu_staging_side {
     uint8_t *at; /* NULL: not allocated */
     weft_gpu_event *copied;
     gboolean busy;
   } side[2];
-  unsigned next; /* the side that gpu_room_take() returns next */
+  unsigned next; /* the side that gpu_staging_take() returns next */
 };
 
 struct gpu_rank {
@@ -97,7 +97,7 @@ struct gpu_rank {
   uint32_t *slot; /* for copy_in and copy_out ops: offset of the op's data in the mailbox */
   uint64_t mailbox_bytes;
   struct weft_watch watch;
-  struct gpu_room room;
+  struct gpu_staging staging;
 
   /* number of launches of all lanes; index of the first launch of each lane */
   uint32_t n_unit, first_unit[WEFT_N_LANE + 1];

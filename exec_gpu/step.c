@@ -8,7 +8,7 @@
 #include "core/base/error.h"
 #include "exec_gpu/arena.h"
 #include "exec_gpu/counted.h"
-#include "exec_gpu/room.h"
+#include "exec_gpu/staging.h"
 #include "exec_gpu/traced.h"
 #include "exec_gpu/watchdog.h"
 #include "kernels/team.h"
@@ -369,7 +369,7 @@ begin (struct gpu_machine *m)
   m->steps++;
   m->since = g_get_monotonic_time ();
   for (uint32_t row = m->first; row < m->first + m->n_here; row++) {
-    gpu_room_close (&m->rank[row]);
+    gpu_staging_close (&m->rank[row]);
     gpu_arena_fill (&m->rank[row]);
   }
   gpu_traced_forget (m);

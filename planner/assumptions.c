@@ -214,20 +214,30 @@ calculate (char *text)
   return weft_units_print (value);
 }
 
-/* Whether a key of a rule has no effect on a row. TRUE: it gives a value for a column whose cell is
- * not blank. Rules never replace values that the source prints. */
+/* Refuses a key that gives a value for a column whose cell is not blank. Rules replace no value of
+ * the source, and a rule without any effect is a mistake of its author. */
 static gboolean
-is_idle (const struct weft_conf_entry *entry, const weft_row_job *row)
+check_blank (const struct weft_conf_entry *entry, const weft_row_job *row, GError **error)
 {
-  return starts (entry->key, "column.") &&
-         *row->cell[weft_published_find (strchr (entry->key, '.') + 1)];
+  const char *name = strchr (entry->key, '.');
+
+  if (!starts (entry->key, "column."))
+    return TRUE;
+  const char *cell = row->cell[weft_published_find (name + 1)];
+  if (!*cell)
+    return TRUE;
+  return weft_bad_input (error,
+                         "rule [%s], line %u: %s = %s: found \"%s\" in this cell, wanted a blank "
+                         "one; rules replace no printed value: add \"and %s = blank\" to the "
+                         "conditions",
+                         entry->section, entry->line, entry->key, entry->value, cell, name + 1);
 }
 
 static gboolean
 apply_entry (const struct weft_conf_entry *entry, weft_row_job *row, GError **error)
 {
-  if (is_idle (entry, row))
-    return TRUE;
+  if (!check_blank (entry, row, error))
+    return FALSE;
   g_autofree char *text = fill_in (entry->value, row, error);
   if (!text)
     return FALSE;

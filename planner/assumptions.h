@@ -8,7 +8,7 @@
  * conditions.h has the grammar of conditions; the columns are those of published.def. Rules are
  * applied in the order of the file. A rule has these keys:
  *
- *   column.NAME       the value of that column, where the column is blank
+ *   column.NAME       the value of that column, whose cell must be blank (condition NAME = blank)
  *   SECTION.KEY       a setting of the job, as in a job file; the last setting of a key counts
  *   measured.memory   the memory that the source reports: `device`, everything that the driver
  *                     counts; `reserved`, what PyTorch's allocator has obtained; or `allocator`,

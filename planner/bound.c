@@ -1,4 +1,5 @@
 #include "planner/bound.h"
+#include "core/job/finetune.h"
 #include "core/job/pipeline.h"
 #include "core/job/stages.h"
 #include "planner/shorten.h"
@@ -59,6 +60,16 @@ recomputes_all (const struct weft_job *job)
          job->strategy.num_microbatches_with_partial_activation_checkpoints == WEFT_NONE;
 }
 
+/* FLOPs per token of a job with frozen parts, without the first layer's: backward leaves out what
+ * is below its lowest trained tensor. */
+static double
+tuned_flops (const struct weft_job *job, double whole, double head)
+{
+  struct weft_tuned_flops tuned = weft_job_tuned_flops (job, TRUE);
+
+  return weft_tuned_flops_sum (&tuned) - (whole - head) / (double) job->model.num_layers;
+}
+
 /* Full recompute of all layers adds a third to the FLOPs of the layers, and nothing to the FLOPs of
  * the output head. */
 double
@@ -67,11 +78,15 @@ weft_bound_flops (const struct weft_job *job)
   double tokens = (double) job->train.global_batch_size * job->model.seq_length;
   double flops = weft_model_flops_per_token (&job->model, TRUE);
   double head = 6.0 * job->model.vocab_size * job->model.hidden_size;
+  double again = recomputes_all (job) ? (flops - head) / 3 : 0;
 
   if (is_measured (job))
     return 0;
-  if (recomputes_all (job))
-    flops += (flops - head) / 3;
+  if (weft_job_frozen (job, NULL)) {
+    flops = fmax (0, tuned_flops (job, flops, head));
+    again = 0;
+  }
+  flops += again;
   return flops * tokens / (matmul_rate (job) * job->cluster.n_gpus) * bubble_stretch (job);
 }
 

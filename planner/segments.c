@@ -349,7 +349,7 @@ optimizer_bytes (const struct weft_job *job, const weft_program *p)
         p->buf[i].pool != WEFT_POOL_HOST && is_held (job, p, &p->buf[i]))
       bytes += (double) p->buf[i].bytes;
   for (uint32_t i = 0; i < p->n_param; i++)
-    elements += (double) (p->param[i].rows * p->param[i].columns);
+    elements += p->param[i].frozen ? 0 : (double) (p->param[i].rows * p->param[i].columns);
   return elements > 0 ? bytes / elements : 0;
 }
 
@@ -377,7 +377,8 @@ measure_state (const struct weft_job *job, const weft_program *p, struct weft_se
         known->segment[at].state[param->block > 0 ? WEFT_FAMILY_EXPERT : WEFT_FAMILY_DENSE];
     state[WEFT_STATE_WEIGHTS] += bytes_of (job, p, param->weight);
     state[WEFT_STATE_GRADIENTS] += bytes_of (job, p, param->grad);
-    state[WEFT_STATE_OPTIMIZER] += optimizer * (double) (param->rows * param->columns);
+    if (!param->frozen)
+      state[WEFT_STATE_OPTIMIZER] += optimizer * (double) (param->rows * param->columns);
   }
 }
 

@@ -506,7 +506,7 @@ struct listing {
 };
 
 static uint32_t
-values_of (const struct listing *l, size_t depth, int64_t values[MOST_VALUES])
+values_of (struct listing *l, size_t depth, int64_t values[MOST_VALUES])
 {
   const struct axis *axis = &axes[depth];
   const struct weft_space_range *range = l->ranges ? &l->ranges->of[depth] : NULL;
@@ -515,8 +515,8 @@ values_of (const struct listing *l, size_t depth, int64_t values[MOST_VALUES])
     memcpy (values, range->value, range->n * sizeof *values);
     return range->n;
   }
-  struct weft_job *job = (struct weft_job *) &l->job;
-  return is_fixed (job, axis) ? only (setting (job, axis)->i, values) : axis->values (job, values);
+  return is_fixed (&l->job, axis) ? only (setting (&l->job, axis)->i, values)
+                                  : axis->values (&l->job, values);
 }
 
 /* Lists all choices of the axes from number `depth` on. A value outside the range of its setting is

@@ -1,6 +1,7 @@
 #include "planner/trials.h"
 #include "core/base/error.h"
 #include "core/base/invariant.h"
+#include "exec_sim/bridge.h"
 #include "exec_sim/exec_sim.h"
 #include "planner/shorten.h"
 #include "planner/workers.h"
@@ -339,6 +340,18 @@ take_result (const struct result *r, gboolean done, struct weft_trial *trial)
     trial->report = get_report (r, trial->plan);
 }
 
+/* Loads SimGrid before processes are started that simulate, so that not each of them loads it. If
+ * it cannot be loaded, the trials report the error. */
+static void
+load_simulator (const struct weft_trial *trial, uint32_t n)
+{
+  for (uint32_t i = 0; i < n; i++)
+    if (trial[i].depth == WEFT_TRIAL_SIMULATED) {
+      (void) weft_bridge_version ();
+      return;
+    }
+}
+
 gboolean
 weft_trials_run (const struct weft_trials *how, struct weft_trial *trial, uint32_t n,
                  GError **error)
@@ -356,6 +369,7 @@ weft_trials_run (const struct weft_trials *how, struct weft_trial *trial, uint32
                                         .run = run_trial,
                                         .user = &batch };
   g_autofree char *results = g_malloc (n * workers.result_bytes);
+  load_simulator (trial, n);
   if (!weft_workers_run (&workers, results, done, error))
     return FALSE;
   for (uint32_t i = 0; i < n; i++)

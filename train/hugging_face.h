@@ -51,19 +51,36 @@ uint64_t weft_hf_our_row (const struct weft_hf_piece *piece, uint64_t row);
 GArray *weft_hf_pieces (const union weft_model *model, const struct weft_state_tensor *tensor,
                         GError **error);
 
-/* Reads every tensor of the model from a safetensors file, index or folder. Names with and without
- * the prefix of the bare model ("transformer.", "model.") are accepted. A missing tensor, a wrong
- * shape or a type that is not a float is an error and leaves the state unchanged. Master weights
- * are set to the same values, not rounded. *unused (`unused` may be NULL) receives the
- * comma-separated names of tensors in the file that the model does not use, except buffers that are
- * not parameters and the head of a tied model. *unused is NULL if there are none; the caller frees
- * the text. */
+/* What weft_hf_read() and weft_hf_write() need: the state, the model, a function that returns the
+ * pieces of a tensor like weft_hf_pieces() (an empty array for tensors that are not in the file),
+ * and the file. */
+struct weft_hf_files {
+  weft_state *state;
+  const union weft_model *model;
+  GArray *(*pieces) (const union weft_model *model, const struct weft_state_tensor *tensor,
+                     GError **error);
+  const char *path;
+};
+gboolean weft_hf_read (const struct weft_hf_files *files, char **unused, GError **error);
+gboolean weft_hf_write (const struct weft_hf_files *files, enum weft_state_kind kind,
+                        GError **error);
+
+/* Whether this process writes the files of its job. */
+gboolean weft_hf_writes (const weft_state *state);
+
+/* Reads every tensor of the model, but no adapter, from a safetensors file, index or folder. Names
+ * with and without the prefix of the bare model ("transformer.", "model.") are accepted. A missing
+ * tensor, a wrong shape or a type that is not a float is an error and leaves the state unchanged.
+ * Master weights are set to the same values, not rounded. *unused (`unused` may be NULL) receives
+ * the comma-separated names of tensors in the file that the model does not use, except buffers that
+ * are not parameters and the head of a tied model. *unused is NULL if there are none; the caller
+ * frees the text. */
 gboolean weft_hf_import (weft_state *state, const union weft_model *model, const char *path,
                          char **unused, GError **error);
 
-/* Writes all tensors of one kind under Hugging Face names, with __metadata__ format = pt. Kind
- * WEIGHT is written in the type of the weights, other kinds as F32. The shift applies to kinds
- * WEIGHT and MASTER only. All processes of a job must call this function: they exchange data block
- * by block, and the process of rank 0 writes the file. */
+/* Writes all tensors of the model, but no adapter, of one kind under Hugging Face names, with
+ * __metadata__ format = pt. Kind WEIGHT is written in the type of the weights, other kinds as F32.
+ * The shift applies to kinds WEIGHT and MASTER only. All processes of a job must call this
+ * function: they exchange data block by block, and the process of rank 0 writes the file. */
 gboolean weft_hf_export (weft_state *state, const union weft_model *model,
                          enum weft_state_kind kind, const char *path, GError **error);

@@ -3,6 +3,7 @@
 #include "kernels/float.h"
 #include "launch/rendezvous.h"
 #include "train/hugging_face.h"
+#include "train/peft.h"
 #include "train/processes.h"
 #include <math.h>
 #include <string.h>
@@ -116,16 +117,23 @@ add (float *block, uint64_t n, float shift)
 
 /* ------------------------------------------------------------------------- pieces */
 
+/* The pieces of a tensor of the model. Adapters and the state of an fp8 recipe have none. */
+static GArray *
+model_pieces (const union weft_model *model, const struct weft_state_tensor *tensor, GError **error)
+{
+  return tensor->fp8_recipe || weft_peft_is_adapter (tensor)
+             ? g_array_new (FALSE, FALSE, sizeof (struct weft_hf_piece))
+             : weft_hf_pieces (model, tensor, error);
+}
+
 /* The pieces of each tensor of the state: a GArray per tensor, freed with the outer array. */
 static GPtrArray *
-all_pieces (const weft_state *state, const union weft_model *model, GError **error)
+all_pieces (const struct weft_hf_files *files, GError **error)
 {
   g_autoptr (GPtrArray) all = g_ptr_array_new_with_free_func ((GDestroyNotify) g_array_unref);
 
-  for (uint32_t t = 0; t < weft_state_count (state); t++) {
-    GArray *pieces = weft_state_at (state, t)->fp8_recipe
-                         ? g_array_new (FALSE, FALSE, sizeof (struct weft_hf_piece))
-                         : weft_hf_pieces (model, weft_state_at (state, t), error);
+  for (uint32_t t = 0; t < weft_state_count (files->state); t++) {
+    GArray *pieces = files->pieces (files->model, weft_state_at (files->state, t), error);
     if (!pieces)
       return NULL;
     g_ptr_array_add (all, pieces);
@@ -316,13 +324,14 @@ has_torch_layout (const struct import *import, GError **error)
 }
 
 gboolean
-weft_hf_import (weft_state *state, const union weft_model *model, const char *path, char **unused,
-                GError **error)
+weft_hf_read (const struct weft_hf_files *files, char **unused, GError **error)
 {
-  g_autoptr (GPtrArray) all = all_pieces (state, model, error);
-  g_autoptr (weft_safetensors) file = all ? weft_safetensors_open (path, error) : NULL;
+  g_autoptr (GPtrArray) all = all_pieces (files, error);
+  g_autoptr (weft_safetensors) file = all ? weft_safetensors_open (files->path, error) : NULL;
   g_autoptr (GHashTable) used = g_hash_table_new (NULL, NULL);
-  struct import import = { .state = state, .file = file, .path = path, .used = used };
+  struct import import = {
+    .state = files->state, .file = file, .path = files->path, .used = used
+  };
 
   if (unused)
     *unused = NULL;
@@ -330,11 +339,20 @@ weft_hf_import (weft_state *state, const union weft_model *model, const char *pa
       !for_pieces (all, check_piece, &import, error) ||
       !for_pieces (all, import_piece, &import, error))
     return FALSE;
-  if (!weft_state_quantise (state, error))
+  if (!weft_state_quantise (files->state, error))
     return FALSE;
   if (unused)
-    *unused = unused_names (&import, model);
+    *unused = unused_names (&import, files->model);
   return TRUE;
+}
+
+gboolean
+weft_hf_import (weft_state *state, const union weft_model *model, const char *path, char **unused,
+                GError **error)
+{
+  const struct weft_hf_files files = { state, model, model_pieces, path };
+
+  return weft_hf_read (&files, unused, error);
 }
 
 /* ------------------------------------------------------------------------- export */
@@ -411,8 +429,8 @@ export_piece (void *with, uint32_t tensor, const struct weft_hf_piece *piece, GE
   return stream (&from, e->writer ? take_theirs : take_nothing, e, error);
 }
 
-static gboolean
-writes (const weft_state *state)
+gboolean
+weft_hf_writes (const weft_state *state)
 {
   struct weft_rendezvous *peers = weft_state_peers (state);
 
@@ -420,10 +438,10 @@ writes (const weft_state *state)
 }
 
 gboolean
-weft_hf_export (weft_state *state, const union weft_model *model, enum weft_state_kind kind,
-                const char *path, GError **error)
+weft_hf_write (const struct weft_hf_files *files, enum weft_state_kind kind, GError **error)
 {
-  g_autoptr (GPtrArray) all = all_pieces (state, model, error);
+  weft_state *state = files->state;
+  g_autoptr (GPtrArray) all = all_pieces (files, error);
   static const enum weft_tensor_type types[] = {
     [WEFT_FP32] = WEFT_TENSOR_F32, [WEFT_BF16] = WEFT_TENSOR_BF16, [WEFT_FP16] = WEFT_TENSOR_F16
   };
@@ -432,7 +450,8 @@ weft_hf_export (weft_state *state, const union weft_model *model, enum weft_stat
   if (!all)
     return FALSE;
   struct exporter e = { .state = state,
-                        .writer = writes (state) ? weft_safetensors_writer_new (path) : NULL,
+                        .writer = weft_hf_writes (state) ? weft_safetensors_writer_new (files->path)
+                                                         : NULL,
                         .kind = kind,
                         .type = types[dtype] };
   if (e.writer) {
@@ -445,4 +464,13 @@ weft_hf_export (weft_state *state, const union weft_model *model, enum weft_stat
     return weft_safetensors_close (e.writer, error);
   weft_safetensors_abandon (e.writer);
   return ok;
+}
+
+gboolean
+weft_hf_export (weft_state *state, const union weft_model *model, enum weft_state_kind kind,
+                const char *path, GError **error)
+{
+  const struct weft_hf_files files = { state, model, model_pieces, path };
+
+  return weft_hf_write (&files, kind, error);
 }

@@ -22,7 +22,11 @@ run_stretch (void *data)
 void
 weft_spread (uint64_t total, void (*run) (void *data, uint64_t first, uint64_t n), void *data)
 {
-  uint64_t wanted = MIN (MIN (g_get_num_processors (), MOST_THREADS), total / SHARE + 1);
+  uint64_t wanted = MIN (total / SHARE + 1, MOST_THREADS);
+
+  /* the number of processors is read from a file of the system: not for each small tensor */
+  if (wanted > 1)
+    wanted = MIN (wanted, g_get_num_processors ());
   uint64_t each = (total / wanted + 1) & ~(uint64_t) 1;
   struct stretch part[MOST_THREADS];
   GThread *thread[MOST_THREADS] = { NULL };

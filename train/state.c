@@ -122,7 +122,8 @@ add_tensor (weft_state *state, const struct stage *stage, const struct weft_para
                                 .rows = param->whole_rows,
                                 .columns = param->whole_columns,
                                 .decay = param->decay,
-                                .dtype = param->scale == WEFT_NO_BUF ? state->dtype : WEFT_FP8 } };
+                                .dtype = param->scale == WEFT_NO_BUF ? state->dtype : WEFT_FP8,
+                                .frozen = param->frozen } };
 
   t.copies = g_array_new (FALSE, FALSE, sizeof (struct copy));
   add_copies (state, &t, stage, param);
@@ -229,12 +230,21 @@ add_owner (struct tensor *t, uint32_t copy, const struct piece *piece)
 }
 
 /* For each piece of a copy, chooses the replica from which the elements are read. `turn` changes
- * with each tensor, so that all replicas write a share of a checkpoint. */
+ * with each tensor, so that all replicas write a share of a checkpoint. A frozen tensor is one
+ * piece without a slice: every replica has it whole. */
 static void
 find_owners (struct tensor *t, uint32_t copy, uint32_t turn)
 {
-  const GArray *pieces = copy_at (t, copy)->pieces;
+  const struct copy *c = copy_at (t, copy);
+  const GArray *pieces = c->pieces;
   uint64_t reached = 0;
+
+  if (c->param->frozen) {
+    struct piece whole = { c->stage->row[turn % c->stage->n_place], 0, elements (c->param), 0,
+                           NULL };
+    add_owner (t, copy, &whole);
+    return;
+  }
 
   for (uint32_t i = 0, n; i < pieces->len; i += n) {
     const struct piece *first = &g_array_index (pieces, struct piece, i);
@@ -388,11 +398,11 @@ is_fp8 (const struct copy *copy)
 }
 
 /* Whether elements of this kind are in the weight buffer. In a job without master weights, the
- * weight is also the master. fp8 weights always have masters. */
+ * weight is also the master, and so is a frozen weight. fp8 weights always have masters. */
 static gboolean
 is_weight (const weft_state *state, const struct copy *copy, enum weft_state_kind kind)
 {
-  return kind == WEFT_STATE_WEIGHT ||
+  return kind == WEFT_STATE_WEIGHT || (kind == WEFT_STATE_MASTER && copy->param->frozen) ||
          (kind == WEFT_STATE_MASTER && !state->has_master && !is_fp8 (copy));
 }
 
@@ -492,6 +502,16 @@ fetch (weft_state *state, struct place place, float *out)
   }
 }
 
+/* Reads elements of a frozen tensor, whose moments and gradients are zero. */
+static void
+fetch_frozen (weft_state *state, struct place place, enum weft_state_kind kind, float *out)
+{
+  if (kind == WEFT_STATE_WEIGHT || kind == WEFT_STATE_MASTER)
+    fetch (state, place, out);
+  else
+    memset (out, 0, place.n * sizeof *out);
+}
+
 /* Elements that are converted by several threads. */
 struct conversion {
   void *to;
@@ -516,10 +536,11 @@ store (weft_state *state, struct place place, const float *in)
   uint32_t size = weft_dtype_bytes (place.dtype);
 
   while (place.n && weft_exec_has (state->x, place.row)) {
-    uint64_t n = MIN (place.n, WEFT_EXEC_ROOM / size), at = place.at * size;
-    void *room = ops->room ? ops->room (state->x, place.row, place.buf, at, n * size) : NULL;
-    n = room ? n : MIN (n, MOST_AT_ONCE);
-    struct conversion c = { room ? room : state->raw, place.dtype, in };
+    uint64_t n = MIN (place.n, WEFT_EXEC_STAGING / size), at = place.at * size;
+    void *to =
+        ops->staging ? ops->staging (state->x, place.row, place.buf, at, n * size) : NULL;
+    n = to ? n : MIN (n, MOST_AT_ONCE);
+    struct conversion c = { to ? to : state->raw, place.dtype, in };
     weft_spread (n, convert, &c);
     ops->write (state->x, place.row, place.buf, at, n * size, c.to);
     place.at += n, place.n -= n, in += n;
@@ -658,7 +679,10 @@ weft_state_read (weft_state *state, uint32_t tensor, enum weft_state_kind kind, 
     struct walk walk = walk_new (copy, &w, owner->piece.first, owner->piece.n);
     while (next_run (&walk, &w, &run)) {
       float *to = out + (run.first - first);
-      fetch (state, slice_place (state, copy, &owner->piece, kind, run.at, run.n), to);
+      if (owner->piece.slice)
+        fetch (state, slice_place (state, copy, &owner->piece, kind, run.at, run.n), to);
+      else
+        fetch_frozen (state, weight_place (copy, owner->piece.row, run.at, run.n), kind, to);
       if (kind == WEFT_STATE_WEIGHT)
         weft_round (state->dtype, run.n, to);
     }

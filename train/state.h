@@ -29,6 +29,7 @@ struct weft_state_tensor {
   uint32_t layer;    /* number of the layer; WEFT_NO_LAYER for tensors outside the layers */
   uint64_t rows, columns;
   gboolean decay;
+  gboolean frozen; /* no step changes the tensor; its moments and gradients are read as zeros */
   enum weft_dtype dtype; /* data type of the weight in memory, as kernels read it */
   gboolean fp8_recipe; /* the tensor is state of the fp8 recipe (largest magnitudes), not a
                      * parameter: 0 after loading a checkpoint without this tensor; ignored in a
@@ -108,6 +109,8 @@ const struct weft_state_run *weft_state_runs (const weft_state *state, uint32_t 
 /* Sets the initial weights and zero moments, the same for every strategy: each element depends only
  * on (seed, tensor, element). Matrices are normal with standard deviation 0.02, divided by
  * sqrt (2 layers) for projections that add to the residual stream; norms are ones, biases zeros
- * (GPT-2; Megatron-Core init_method_normal and scaled_init_method_normal). In a job of several
+ * (GPT-2; Megatron-Core init_method_normal and scaled_init_method_normal). Of a LoRA adapter, A is
+ * normal with standard deviation sqrt (2 / (inputs + rank)) (Glorot and Bengio 2010, the "xavier"
+ * of Megatron-Bridge and NeMo Automodel), and B is zero. In a job of several
  * processes, call weft_state_quantise() afterwards. */
 void weft_state_init (weft_state *state, uint64_t seed);

@@ -46,13 +46,18 @@ is_residual (const struct weft_state_tensor *t)
   return g_str_equal (t->param, "proj.weight") || g_str_has_suffix (t->param, "fc2.weight");
 }
 
-/* Standard deviation of a matrix; 0 for a vector, which is filled with *value. */
+/* Standard deviation of a matrix; 0 for a vector or the second matrix of an adapter, which are
+ * filled with *value. */
 static double
 deviation_of (const struct weft_state_tensor *t, int64_t layers, float *value)
 {
-  *value = g_str_has_suffix (t->param, ".weight") ? 1 : 0;
-  if (t->columns == 1)
+  gboolean lora_b = g_str_has_suffix (t->param, ".lora_b.weight");
+
+  *value = g_str_has_suffix (t->param, ".weight") && !lora_b ? 1 : 0;
+  if (t->columns == 1 || lora_b)
     return 0;
+  if (g_str_has_suffix (t->param, ".lora_a.weight"))
+    return sqrt (2.0 / (double) (t->rows + t->columns));
   return is_residual (t) ? DEVIATION / sqrt (2.0 * layers) : DEVIATION;
 }
 

@@ -7,6 +7,7 @@
 #include "train/checkpoint.h"
 #include "train/hugging_face.h"
 #include "train/memory_check.h"
+#include "train/peft.h"
 #include "train/sampler.h"
 #include "train/processes.h"
 #include <math.h>
@@ -331,6 +332,9 @@ fill_weights (struct trainer *t, GError **error)
                                   "--init-safetensors, wanted weights from one of them");
   weft_state_init (t->state, t->progress.seed);
   if (t->interrupted)
+    return FALSE;
+  if (t->options->init_adapter &&
+      !weft_peft_import (t->state, &t->plan->job, t->options->init_adapter, error))
     return FALSE;
   return t->options->init_safetensors ? import (t, error) : weft_state_quantise (t->state, error);
 }
@@ -665,7 +669,11 @@ finish (struct trainer *t, GError **error)
            o->save ? "; resume with --load " : ", and nothing was saved", o->save ? o->save : "");
     return saved;
   }
-  return write_tensors (t, WEFT_STATE_WEIGHT, o->export_safetensors, saved ? error : NULL) && saved;
+  GError **first = saved ? error : NULL;
+  return write_tensors (t, WEFT_STATE_WEIGHT, o->export_safetensors, first) &&
+         (!o->export_adapter ||
+          weft_peft_export (t->state, &t->plan->job, o->export_adapter, first)) &&
+         saved;
 }
 
 /* ---------------------------------------------------------------------- result */
@@ -756,12 +764,13 @@ check_same (const struct trainer *t, const struct weft_exec_ops *ops, GError **e
       "weight_decay %g\nwarmup %" G_GUINT64_FORMAT "\ndecay_steps %" G_GUINT64_FORMAT
       "\neval %g %" G_GUINT64_FORMAT " %" G_GUINT64_FORMAT
       "\nshuffle %d\nsave %s %" G_GUINT64_FORMAT
-      "\nload %s\ninit %s\nexport %s\ndump %s\ntimes %d\n%s",
+      "\nload %s\ninit %s %s\nexport %s %s\ndump %s\ntimes %d\n%s",
       job, o->steps, o->seed, o->lr, o->min_lr, o->beta1, o->beta2, o->epsilon, o->weight_decay,
       o->warmup, o->decay_steps, o->eval_share, o->eval_interval, o->eval_batches, o->shuffle,
       o->save ? o->save : "-", o->save_interval, o->load ? o->load : "-",
-      o->init_safetensors ? o->init_safetensors : "-",
+      o->init_safetensors ? o->init_safetensors : "-", o->init_adapter ? o->init_adapter : "-",
       o->export_safetensors ? o->export_safetensors : "-",
+      o->export_adapter ? o->export_adapter : "-",
       o->dump_gradients ? o->dump_gradients : "-", o->exec.times, own);
 
   return weft_processes_check_same (o->exec.peers, "the job", all, error);

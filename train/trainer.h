@@ -26,6 +26,8 @@ struct weft_trainer_options {
   uint32_t keep; /* number of newest checkpoints that are kept; 0: all */
   /* names of files or directories, or NULL */
   const char *init_safetensors, *export_safetensors, *dump_gradients;
+  /* folders with LoRA adapters in PEFT's files, or NULL */
+  const char *init_adapter, *export_adapter;
   struct weft_exec_options exec;                        /* the trainer sets exec.control */
 };
 

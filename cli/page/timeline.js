@@ -8,9 +8,6 @@
   const MOST = 560; // largest height of the lanes
   const TYPES = { u8: Uint8Array, u16: Uint16Array, u32: Uint32Array, f32: Float32Array,
                   f64: Float64Array };
-  const PALETTE = ["#4e79a7", "#f28e2b", "#59a14f", "#e15759", "#76b7b2", "#edc948", "#b07aa1",
-                   "#9c755f", "#bab0ac", "#86bcb6"];
-  const TRANSFER = "#7d6bb5";
   const byId = (id) => document.getElementById(id);
   const head = JSON.parse(byId("weft-head").textContent);
 
@@ -31,6 +28,7 @@
     for (const s of head.sections) {
       if (s.name === "kind") into = head.roles[role++];
       if (s.name === "begin") into = head.rows[row++];
+      if (s.name === "path_row") into = head.path = {};
       const type = TYPES[s.type];
       into[s.name] = new type(block, at, s.n);
       at += Math.ceil(s.n * type.BYTES_PER_ELEMENT / 8) * 8;
@@ -88,6 +86,25 @@
       y += GAP;
     }
     whole = y;
+  }
+
+  // Gives each lane a lane of those of its ops that are on the critical path.
+  function layPath() {
+    if (!head.path) return;
+    const lists = new Map();
+    for (let i = 0; i < head.path.path_op.length; i++) {
+      const row = head.path.path_row[i], op = head.path.path_op[i];
+      const key = row * head.lanes.length + head.roles[head.rows[row].role].lane[op];
+      if (!lists.has(key)) lists.set(key, []);
+      lists.get(key).push(op);
+    }
+    for (const lane of lanes) {
+      const ops = lists.get(lane.row * head.lanes.length + lane.lane);
+      if (!ops) continue;
+      lane.path = makeLane(lane.row, lane.lane, ops.sort((a, b) => a - b));
+      lane.path.height = Math.min(4, lane.height);
+      lane.path.marks = true;
+    }
   }
 
   // First index whose end is after t.
@@ -214,7 +231,7 @@
   const canvas = document.querySelector("#weft-timeline canvas"), pen = canvas.getContext("2d");
   const view = { t0: 0, t1: head.seconds, y: 0 };
   let width = 800, height = 400, hover = null, kept = null, colours = "phase", found = null;
-  let asked = false;
+  let asked = false, critical = false;
 
   function draw() {
     if (!asked) { asked = true; requestAnimationFrame(() => { asked = false; paint(); }); }
@@ -249,11 +266,12 @@
 
   function colourOf(lane, op) {
     const role = head.roles[head.rows[lane.row].role];
-    if (colours === "kind") return PALETTE[role.kind[op] % PALETTE.length];
-    return lane.lane === GPU ? head.phases[role.phase[op]].colour : TRANSFER;
+    if (lane.marks) return inkNow;
+    if (colours === "kind") return head.palette[role.kind[op] % head.palette.length];
+    return lane.lane === GPU ? head.phases[role.phase[op]].colour : head.transfer;
   }
 
-  let inPen = ""; // colour that the pen has
+  let inPen = "", inkNow = "#000"; // colour that the pen has; colour of text
 
   // Draws box i of a level, or the two boxes under it if it is wide and has gaps.
   function paintBox(lane, top, level, i) {
@@ -268,9 +286,10 @@
     }
     const colour = colourOf(lane, box.op[i]);
     if (colour !== inPen) pen.fillStyle = inPen = colour;
-    pen.globalAlpha = found && !matches(lane.row, box.op[i]) ? 0.15 : Math.max(0.2, share);
+    const dim = found && !matches(lane.row, box.op[i]) ? 0.15 : critical && !lane.marks ? 0.4 : 1;
+    pen.globalAlpha = dim * Math.max(0.2, share);
     pen.fillRect(left, top, Math.max(right - left, 0.7), lane.height);
-    if (!level && lane.lane === GPU && right - left > 46) {
+    if (!level && lane.lane === GPU && !lane.marks && right - left > 46) {
       pen.globalAlpha = 1;
       pen.fillStyle = inPen = "#14181f";
       pen.fillText(label(lane.row, box.op[i]).slice(0, (right - left) / 6.5), left + 3, top + 14);
@@ -365,6 +384,7 @@
     const style = getComputedStyle(document.documentElement);
     const ink = style.getPropertyValue("--ink"), soft = style.getPropertyValue("--soft");
     const line = style.getPropertyValue("--line");
+    inkNow = ink.trim();
     pen.clearRect(0, 0, width, height);
     pen.font = "11px system-ui, sans-serif";
     pen.save();
@@ -373,14 +393,16 @@
     pen.clip();
     for (const lane of lanes) {
       const top = HEAD + lane.y - view.y;
-      if (top + lane.height >= HEAD && top <= height - MEMORY) paintLane(lane, top);
+      if (top + lane.height < HEAD || top > height - MEMORY) continue;
+      paintLane(lane, top);
+      if (critical && lane.path) paintLane(lane.path, top + lane.height - lane.path.height);
     }
     paintNames(ink, soft);
     const mark = kept || hover;
     if (mark) {
       box(mark, ink);
       const why = predecessor(mark.row, mark.op);
-      if (why.op >= 0) box({ row: mark.row, op: why.op }, "#e15759");
+      if (why.op >= 0) box({ row: mark.row, op: why.op }, "#d55e00");
     }
     pen.restore();
     paintRuler(soft, line);
@@ -456,6 +478,29 @@
     keep({ row: kept.row, op: fine.op[i] });
   }
 
+  // Shows or hides the critical path.
+  function showPath(on = !critical) {
+    critical = on && Boolean(head.path);
+    byId("weft-path").setAttribute("aria-pressed", String(critical));
+    draw();
+  }
+
+  // The next (1) or previous (-1) op of the critical path, from the kept op or the begin of the view.
+  function alongPath(by) {
+    if (!head.path) return;
+    const n = head.path.path_op.length, row = head.path.path_row, op = head.path.path_op;
+    const from = kept ? head.rows[kept.row].begin[kept.op] : view.t0;
+    let low = 0, high = n;
+    while (low < high) {
+      const middle = (low + high) >> 1;
+      if (head.rows[row[middle]].begin[op[middle]] < from) low = middle + 1; else high = middle;
+    }
+    const on = kept && low < n && row[low] === kept.row && op[low] === kept.op;
+    const at = Math.min(Math.max(by > 0 ? low + (on ? 1 : 0) : low - 1, 0), n - 1);
+    showPath(true);
+    keep({ row: row[at], op: op[at] });
+  }
+
   function back() {
     const mark = kept || hover, why = mark && predecessor(mark.row, mark.op);
     if (why && why.op >= 0) keep({ row: mark.row, op: why.op });
@@ -469,7 +514,8 @@
     ArrowRight: () => move((view.t1 - view.t0) / 8, 0),
     ArrowUp: () => move(0, -40), ArrowDown: () => move(0, 40),
     "+": () => zoom(0.6), "=": () => zoom(0.6), "-": () => zoom(1 / 0.6),
-    0: wholeStep, n: () => step(1), p: () => step(-1), b: back,
+    0: wholeStep, n: () => step(1), p: () => step(-1), b: back, c: () => showPath(),
+    "]": () => alongPath(1), "[": () => alongPath(-1),
     Escape: () => keep(null),
   };
   canvas.addEventListener("keydown", (event) => {
@@ -506,6 +552,7 @@
   byId("weft-out").onclick = () => zoom(1 / 0.6);
   byId("weft-all").onclick = wholeStep;
   byId("weft-why").onclick = back;
+  byId("weft-path").onclick = () => showPath();
   byId("weft-colours").onchange = (event) => { colours = event.target.value; draw(); };
   byId("weft-find").oninput = (event) => { found = event.target.value.trim().toLowerCase() || null; draw(); };
 
@@ -534,10 +581,12 @@
     }
     return at;
   };
-  window.weftTimeline = { view, head, keep, step, back, facts: () => byId("weft-facts").textContent };
+  window.weftTimeline = { view, head, keep, step, back, showPath, alongPath, facts: () => byId("weft-facts").textContent };
 
   divide(await unpack());
   layOut();
+  layPath();
+  byId("weft-path").hidden = !head.path;
   resize();
   window.addEventListener("resize", resize);
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", draw);

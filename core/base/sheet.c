@@ -149,10 +149,12 @@ weft_sheet_check_kind (const struct weft_sheet *sheet, const union weft_value *v
 {
   if (weft_sheet_has (sheet, values, row))
     return TRUE;
+  g_auto (GStrv) kinds = g_strsplit (sheet->table->field[row].only, " ", -1);
+  g_autofree char *wanted = g_strjoinv (" or ", kinds);
   return weft_bad_input (error, "found %s with [%s] %s = %s, wanted it only with %s = %s",
                          weft_sheet_key (sheet, row), weft_sheet_section (sheet, sheet->kind),
                          weft_sheet_key (sheet, sheet->kind), kind_word (sheet, values),
-                         weft_sheet_key (sheet, sheet->kind), sheet->table->field[row].only);
+                         weft_sheet_key (sheet, sheet->kind), wanted);
 }
 
 static gboolean

@@ -1,4 +1,5 @@
 #include "core/base/words.h"
+#include "core/base/suggest.h"
 #include "core/base/word_docs.h"
 
 #define WORDS_LIST(X)                                                                              \
@@ -69,5 +70,32 @@ weft_dtype_bytes (enum weft_dtype dtype)
   return bytes[dtype];
 }
 
-#define PHASE_LOOK(id, text, doc, legend, colour, light) { legend, colour, light },
+#define PHASE_LOOK(id, text, doc, legend, look, light) { legend, look, light },
 const struct weft_phase_look weft_phase_looks[] = { WEFT_PHASE_LIST (PHASE_LOOK) };
+
+static int
+index_of (const char *const *words, const char *name)
+{
+  for (int i = 0; words[i]; i++)
+    if (weft_same_name (words[i], name))
+      return i;
+  return -1;
+}
+
+uint32_t
+weft_word_set (const char *names, const char *const *words, char **unknown)
+{
+  g_auto (GStrv) name = g_strsplit_set (names, ", []", -1);
+  uint32_t set = 0;
+
+  if (unknown)
+    *unknown = NULL;
+  for (unsigned i = 0; name[i]; i++) {
+    int index = index_of (words, name[i]);
+    if (index >= 0)
+      set |= 1u << index;
+    else if (*name[i] && unknown && !*unknown)
+      *unknown = g_strdup (name[i]);
+  }
+  return set;
+}

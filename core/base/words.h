@@ -50,32 +50,34 @@ extern const char *const weft_module_words[];
   X (WEFT_ATTENTION_FLASH, "flash", "one kernel; no scores in memory")                             \
   X (WEFT_ATTENTION_FUSED, "fused", "one kernel; on GPUs, the kernel of cuDNN")                    \
   X (WEFT_ATTENTION_UNFUSED, "unfused", "two matmuls and a softmax; keeps the probabilities")      \
-  X (WEFT_ATTENTION_AUTO, "auto", "the faster of flash and fused, timed on the GPU")
+  X (WEFT_ATTENTION_AUTO, "auto", "the fastest on the GPU: flash, producer warp, fused")
 enum weft_attention_backend { WEFT_ATTENTION_LIST (WEFT_WORD_ID) };
 extern const char *const weft_attention_words[];
 
-/* Each row: constant, word, explanation, legend in pictures, colour, light colour. Text on the
- * colours is dark and readable, and the colours contrast with white and black pages. Light colours
- * are cool for forward, warm for backward and green for the end of the step. */
+/* Each row: constant, word, explanation, legend in pictures, number of its colour in the palette of
+ * figures (charts/looks.h), light colour of boxes with dark text, which is cool for forward, warm
+ * for backward and green for the end of the step. */
 #define WEFT_PHASE_LIST(X)                                                                         \
-  X (WEFT_PHASE_FORWARD, "F", "forward", "forward", "#6ea8dc", "#d6e6f5")                          \
-  X (WEFT_PHASE_BACKWARD, "B", "backward", "backward", "#e59a4f", "#f8ddc8")                       \
+  X (WEFT_PHASE_FORWARD, "F", "forward", "forward", 4, "#d6e6f5")                                  \
+  X (WEFT_PHASE_BACKWARD, "B", "backward", "backward", 1, "#f8ddc8")                               \
   X (WEFT_PHASE_INPUT_GRAD, "I", "input gradients of a split backward",                            \
-     "input gradient", "#d9b93f", "#f8ddc8")                                                       \
+     "input gradient", 6, "#f8ddc8")                                                               \
   X (WEFT_PHASE_WEIGHT_GRAD, "W", "weight gradients of a split backward",                          \
-     "weight gradient", "#74bf8a", "#f3c9a8")                                                      \
+     "weight gradient", 2, "#f3c9a8")                                                              \
   X (WEFT_PHASE_RECOMPUTE, "R", "forward again, inside backward",                                  \
-     "forward again", "#c8a2d8", "#e3dff2")                                                        \
+     "forward again", 3, "#e3dff2")                                                                \
   X (WEFT_PHASE_REDUCE, "G", "gradient reduction and the wait for it",                             \
-     "reduce", "#a0a8b4", "#f7ecc0")                                                               \
+     "reduce", 7, "#f7ecc0")                                                                       \
   X (WEFT_PHASE_FINALIZE, "Z", "completion of gradients: tied embedding, token count",             \
-     "finalize", "#a0a8b4", "#f7ecc0")                                                             \
+     "finalize", 7, "#f7ecc0")                                                                     \
   X (WEFT_PHASE_OPTIMIZER, "O", "norm, clip, update, parameter gather",                            \
-     "update", "#d4757f", "#d9ead3")
+     "update", 5, "#d9ead3")
 enum weft_phase { WEFT_PHASE_LIST (WEFT_WORD_ID) WEFT_N_PHASE };
 extern const char *const weft_phase_words[];
 struct weft_phase_look {
-  const char *legend, *colour, *light;
+  const char *legend;
+  unsigned look;
+  const char *light;
 };
 extern const struct weft_phase_look weft_phase_looks[WEFT_N_PHASE];
 
@@ -313,3 +315,8 @@ extern const char *const weft_fp8_price_words[];
 #define WEFT_OFFLOAD_LIST(X) X (WEFT_OFFLOAD_CPU, "cpu", "shards and optimizer state on the host")
 enum weft_offload { WEFT_OFFLOAD_LIST (WEFT_WORD_ID) };
 extern const char *const weft_offload_words[];
+
+/* Parses names that are separated by commas or blanks to bits 1 << index in `words`, which ends
+ * with NULL. *unknown (may be NULL) receives the first name that is not in it, or NULL; the caller
+ * frees it. */
+uint32_t weft_word_set (const char *names, const char *const *words, char **unknown);

@@ -1,4 +1,5 @@
 #include "core/cluster/fabric.h"
+#include "core/cluster/platform.h"
 #include "core/base/conf.h"
 #include "core/base/error.h"
 #include "core/base/sheet.h"
@@ -10,6 +11,7 @@ const char *const weft_fabric_words[] = { WEFT_FABRIC_LIST (FABRIC_WORD) NULL };
  * core/cluster.def. */
 enum { NEEDED = FALSE, OPTIONAL = TRUE };
 #define ALL NULL
+#define RAILS "rails platform"
 
 static const struct weft_field fields[] = {
 #define FIELD_TEXT(id, def_, given, kinds, doc_)                                                   \
@@ -68,10 +70,50 @@ nodes_of (const struct weft_cluster *cluster, int64_t gpus)
   return MAX (1, gpus / cluster->f.node_gpus);
 }
 
+/* Loads the topology that a SimGrid platform file names, with the network of the file. Its own
+ * network has no links here, so nothing collides at its switches. */
+static gboolean
+load_platform (const char *path, struct weft_cluster *cluster, GError **error)
+{
+  const struct weft_platform *p = weft_platform_get (path, error);
+
+  if (!p)
+    return FALSE;
+  if (!p->topology)
+    return weft_bad_input (error,
+                           "%s: found no property topology, wanted <prop id=\"topology\" "
+                           "value=\"dgx-h100\"/> in the zone or cluster: the hosts are nodes of it",
+                           path);
+  if (!weft_sheet_load (&weft_cluster_sheet, p->topology, cluster->f.at, error)) {
+    g_prefix_error (error, "%s: property topology: ", path);
+    return FALSE;
+  }
+  if (cluster->f.fabric_kind != WEFT_FABRIC_RAILS || weft_cluster_is_cpu (cluster))
+    return weft_bad_input (error,
+                           "%s: property topology: found %s, wanted a topology of nodes with GPUs "
+                           "and a network between them",
+                           path, p->topology);
+  cluster->f.fabric_kind = WEFT_FABRIC_PLATFORM;
+  cluster->f.fabric_platform = (int64_t) g_quark_from_string (path);
+  cluster->f.fabric_congestion = cluster->f.fabric_spine_latency = 0;
+  return TRUE;
+}
+
+/* Whether the platform file of a topology file can be read. */
+static gboolean
+check_platform (const struct weft_cluster *cluster, GError **error)
+{
+  return cluster->f.fabric_kind != WEFT_FABRIC_PLATFORM ||
+         weft_platform_get (g_quark_to_string ((GQuark) cluster->f.fabric_platform), error);
+}
+
 gboolean
 weft_cluster_load (const char *name_or_path, struct weft_cluster *cluster, GError **error)
 {
-  if (!weft_sheet_load (&weft_cluster_sheet, name_or_path, cluster->f.at, error))
+  if (weft_platform_is_file (name_or_path)
+          ? !load_platform (name_or_path, cluster, error)
+          : !weft_sheet_load (&weft_cluster_sheet, name_or_path, cluster->f.at, error) ||
+                !check_platform (cluster, error))
     return FALSE;
   cluster->topology = g_quark_from_string (name_or_path);
   cluster->n_gpus = default_gpus (cluster);
@@ -132,7 +174,8 @@ weft_cluster_resize (struct weft_cluster *cluster, int64_t gpus, int64_t nodes, 
     }
   }
   struct weft_cluster sized = *cluster;
-  sized.n_gpus = gpus ? gpus : nodes > 1 ? nodes * node_gpus : default_gpus (cluster);
+  gboolean whole = nodes > 1 || (nodes == 1 && cluster->f.fabric_kind == WEFT_FABRIC_PLATFORM);
+  sized.n_gpus = gpus ? gpus : whole ? nodes * node_gpus : default_gpus (cluster);
   sized.n_nodes = nodes ? nodes : nodes_of (cluster, sized.n_gpus);
   if (!check_nodes (&sized, sized.n_nodes, error) || !weft_fabric_check (&sized, error))
     return FALSE;

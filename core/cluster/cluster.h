@@ -55,7 +55,8 @@ weft_cluster_nvfp4_rate (const struct weft_cluster *c)
 
 extern const struct weft_table weft_cluster_table;
 
-/* Loads topologies/NAME.ini or a path. Sets the default size: the size that the fabric defines (a
+/* Loads topologies/NAME.ini, the path of such a file, or a SimGrid platform file (platform.h),
+ * whose path ends with .xml. Sets the default size: the size that the fabric defines (a
  * torus: the product of its sides), otherwise one node. The default size of topology cpu is one
  * rank. */
 gboolean weft_cluster_load (const char *name_or_path, struct weft_cluster *cluster, GError **error);

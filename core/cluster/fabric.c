@@ -50,7 +50,9 @@ weft_fabric_kind (const struct weft_fabric *f, uint32_t link)
 double
 weft_fabric_capacity (const struct weft_fabric *f, uint32_t link)
 {
-  return f->ops->kind[weft_fabric_kind (f, link)].capacity (f);
+  double own = f->ops->capacity ? f->ops->capacity (f, link) : -1;
+
+  return own >= 0 ? own : f->ops->kind[weft_fabric_kind (f, link)].capacity (f);
 }
 
 uint32_t

@@ -13,7 +13,10 @@
 /*  constant           word     operations   doc */
 #define WEFT_FABRIC_LIST(X)                                                                        \
   X (WEFT_FABRIC_RAILS, "rails", weft_rails, "a switch in each node, a leaf switch for each rail") \
-  X (WEFT_FABRIC_TORUS, "torus", weft_torus, "chips on three axes, with links to their neighbours")
+  X (WEFT_FABRIC_TORUS, "torus", weft_torus,                                                       \
+     "chips on three axes, with links to their neighbours")                                        \
+  X (WEFT_FABRIC_PLATFORM, "platform", weft_platform_fabric,                                       \
+     "a switch in each node, links and routes between nodes from a SimGrid platform file")
 enum weft_fabric_kind {
 #define WEFT_FABRIC_ID(id, word, ops, doc) id,
   WEFT_FABRIC_LIST (WEFT_FABRIC_ID)
@@ -48,6 +51,7 @@ struct weft_fabric {
   uint32_t side[WEFT_MAX_AXES];            /* grids only: number of chips along each axis */
   /* grids only: whether the last chip of each axis has a link to the first chip */
   gboolean wraps;
+  const struct weft_platform *platform;    /* kind platform only */
   /* the links of kind k have the ids first[k] to first[k + 1] - 1 */
   uint32_t first[WEFT_MAX_LINK_KINDS + 1];
 };
@@ -82,8 +86,12 @@ struct weft_fabric_ops {
    * number is possible. */
   gboolean (*check) (const struct weft_cluster *cluster, GError **error);
 
-  /* Sets the sides of a grid in `side`, and in `wraps` whether each axis has wraparound links. NULL
-   * for other fabrics. */
+  /* Bytes/s of a link, for kinds whose links differ; a negative number: that of its kind. NULL: no
+   * links differ. */
+  double (*capacity) (const struct weft_fabric *f, uint32_t link);
+
+  /* Sets the sides of a grid in `side`, and in `wraps` whether each axis has wraparound links. A
+   * platform: sets `platform`. NULL for other fabrics. */
   void (*measure) (struct weft_fabric *f);
 
   /* Texts for reports that describe the links inside a node and the links between nodes. The caller

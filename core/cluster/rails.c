@@ -33,8 +33,8 @@ domain (const struct weft_cluster *cluster)
 
 /* ------------------------------------------------------------------- links */
 
-static double
-port_rate (const struct weft_fabric *f)
+double
+weft_link_port_rate (const struct weft_fabric *f)
 {
   return f->cluster->f.node_intra_bandwidth;
 }
@@ -115,11 +115,7 @@ pod_rate (const struct weft_fabric *f)
 }
 
 static const struct weft_link_kind kinds[] = {
-  { "port up", "GPU into its node's switch", weft_link_each_gpu, weft_link_of_gpu, port_rate,
-    "nvlink" },
-  { "port down", "node's switch into a GPU", weft_link_each_gpu, weft_link_of_gpu, port_rate,
-    "nvlink" },
-  WEFT_HOST_LINKS{ "nic up", "NIC into the fabric", nics, nic_of, nic_rate },
+  WEFT_PORT_LINKS WEFT_HOST_LINKS{ "nic up", "NIC into the fabric", nics, nic_of, nic_rate },
   { "nic down", "fabric into a NIC", nics, nic_of, nic_rate },
   { "leaf up", "bundle of a unit's leaf to the spines, one rail", leaves, leaf_of, leaf_rate },
   { "leaf down", "spines to a unit's leaf, one rail", leaves, leaf_of, leaf_rate },

@@ -24,3 +24,13 @@ enum weft_rails_link {
   WEFT_LINK_SPINE_DOWN,
   WEFT_N_LINK
 };
+
+/* Bandwidth of a GPU's port at the switch of its node. */
+double weft_link_port_rate (const struct weft_fabric *f);
+
+/* The links of GPUs to the switch of their node: the first rows of a table of link kinds. */
+#define WEFT_PORT_LINKS                                                                            \
+  { "port up", "GPU into its node's switch", weft_link_each_gpu, weft_link_of_gpu,                 \
+    weft_link_port_rate, "nvlink" },                                                               \
+  { "port down", "node's switch into a GPU", weft_link_each_gpu, weft_link_of_gpu,                 \
+    weft_link_port_rate, "nvlink" },

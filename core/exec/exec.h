@@ -48,7 +48,7 @@ struct weft_exec_options {
 #define WEFT_EXEC_HOST 16u   /* ranks are threads of this machine and share its memory */
 #define WEFT_EXEC_PROCESSES 32u /* several processes can run the ranks of one job together */
 
-#define WEFT_EXEC_ROOM (16u << 20) /* bytes */
+#define WEFT_EXEC_STAGING (16u << 20) /* bytes */
 
 struct weft_exec_ops {
   const char *name, *doc;
@@ -78,8 +78,8 @@ struct weft_exec_ops {
   /* Host memory for bytes [offset, offset + n) of a buffer, from which write() does not copy them
    * once more: the memory of the buffer itself, or pinned memory, from which a device copies while
    * the host goes on. The caller fills it and then passes it to the next write() of this row. n is
-   * at most WEFT_EXEC_ROOM. NULL, also as a result: there is none. */
-  void *(*room) (weft_exec *x, uint32_t row, uint32_t buf, uint64_t offset, uint64_t n);
+   * at most WEFT_EXEC_STAGING. NULL, also as a result: there is none. */
+  void *(*staging) (weft_exec *x, uint32_t row, uint32_t buf, uint64_t offset, uint64_t n);
   /* The address of a buffer if the host can read its memory directly; else NULL. */
   void *(*at) (weft_exec *x, uint32_t row, uint32_t buf);
 

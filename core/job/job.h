@@ -10,6 +10,7 @@
 #include "core/job/strategy.h"
 
 enum weft_train_field {
+#define FIELD_TEXT(name, ...) WEFT_TRAIN_##name,
 #define FIELD_INT(name, ...) WEFT_TRAIN_##name,
 #define FIELD_WORD(name, ...) WEFT_TRAIN_##name,
 #define FIELD_BOOL(name, ...) WEFT_TRAIN_##name,
@@ -20,6 +21,7 @@ enum weft_train_field {
 
 union weft_train {
   struct {
+#define FIELD_TEXT(name, ...) int64_t name;
 #define FIELD_INT(name, ...) int64_t name;
 #define FIELD_WORD(name, ...) int64_t name;
 #define FIELD_BOOL(name, ...) int64_t name;
@@ -116,7 +118,7 @@ gboolean weft_job_check (const struct weft_job *job, GError **error);
 void weft_job_derive (struct weft_job *job);
 
 /* Model FLOPs to train one token, counted by the knob flops_convention. MFU is computed from these
- * FLOPs. */
+ * FLOPs. If parts of the model are frozen, weft_job_tuned_flops() (finetune.h) counts them. */
 double weft_job_flops_per_token (const struct weft_job *job);
 
 /* Whether the data-parallel wrapper is PyTorch's (fsdp2, ddp) and not Megatron-Core's. */

@@ -1,7 +1,6 @@
 /* Numbers and words that follow from the settings of a job. */
-#include "core/job/job.h"
+#include "core/job/finetune.h"
 #include "core/job/unit_modules.h"
-#include "core/base/suggest.h"
 #include <string.h>
 
 int64_t
@@ -16,7 +15,11 @@ weft_job_dp (const struct weft_job *job)
 double
 weft_job_flops_per_token (const struct weft_job *job)
 {
-  return weft_model_flops_per_token (&job->model, job->train.flops_convention == WEFT_COUNT_CAUSAL);
+  gboolean causal = job->train.flops_convention == WEFT_COUNT_CAUSAL;
+  const struct weft_tuned_flops tuned = weft_job_tuned_flops (job, causal);
+
+  return weft_job_frozen (job, NULL) ? weft_tuned_flops_sum (&tuned)
+                                     : weft_model_flops_per_token (&job->model, causal);
 }
 
 gboolean
@@ -95,33 +98,14 @@ weft_job_checks_nan (const struct weft_job *job)
   return job->strategy.check_for_nan_in_grad && !weft_job_scales_dynamically (job);
 }
 
-static int
-module_of (const char *word)
-{
-  for (int i = 0; i < WEFT_N_MODULE; i++)
-    if (weft_same_name (weft_module_words[i], word))
-      return i;
-  return -1;
-}
-
 uint32_t
 weft_job_modules (const struct weft_job *job, char **unknown)
 {
   const char *text = g_quark_to_string ((GQuark) job->strategy.recompute_modules);
-  g_auto (GStrv) word = g_strsplit_set (text, ", []", -1);
-  uint32_t set = 0;
 
   *unknown = NULL;
-  if (strcmp (text, "none") == 0)
-    return 1u << WEFT_MODULE_CORE_ATTN;
-  for (unsigned i = 0; word[i]; i++) {
-    int module = module_of (word[i]);
-    if (module >= 0)
-      set |= 1u << module;
-    else if (*word[i] && !*unknown)
-      *unknown = g_strdup (word[i]);
-  }
-  return set;
+  return strcmp (text, "none") == 0 ? 1u << WEFT_MODULE_CORE_ATTN
+                                    : weft_word_set (text, weft_module_words, unknown);
 }
 
 /* Whether recompute_modules has an effect. With full recompute it applies to the microbatches that

@@ -1,4 +1,5 @@
 #include "core/base/error.h"
+#include "core/job/finetune.h"
 #include "core/job/job.h"
 #include "core/cluster/fabric.h"
 #include "core/job/collectives.h"
@@ -535,6 +536,49 @@ combines (const struct weft_job *j)
 {
   return S (overlap_moe_expert_parallel_comm);
 }
+
+/* ----------------------------------------------------------------- frozen parts, adapters */
+
+static gboolean
+tunes (const struct weft_job *j)
+{
+  return weft_job_frozen (j, NULL) != 0;
+}
+
+static gboolean
+is_none (int64_t quark)
+{
+  return strcmp (g_quark_to_string ((GQuark) quark), "none") == 0;
+}
+
+static gboolean
+has_unknown_name (const struct weft_job *j,
+                  uint32_t (*parse) (const struct weft_job *job, char **unknown))
+{
+  g_autofree char *unknown = NULL;
+
+  parse (j, &unknown);
+  return unknown != NULL;
+}
+
+/* Whether every pipeline stage has a layer. */
+static gboolean
+fills_stages (const struct weft_job *j)
+{
+  weft_grid *grid = weft_job_grid (j, NULL);
+  g_autofree uint32_t *rank = g_new (uint32_t, grid->n_stages);
+  uint32_t least = UINT32_MAX;
+
+  for (uint32_t i = 0; i < grid->n_stages; i++)
+    rank[i] = grid->place[i] / grid->n_chunks;
+  g_autofree uint32_t *layers = weft_job_stage_layers (j, rank, grid->n_stages);
+  for (uint32_t i = 0; i < grid->n_stages; i++)
+    least = MIN (least, layers[i]);
+  weft_grid_free (grid);
+  return least > 0;
+}
+
+#define LISTED(id, text, ...) " " text
 
 /* For each row of rules.def, defines two functions: the check, and the text for the message if the
  * check fails. */

@@ -3,6 +3,15 @@
 #include "core/base/suggest.h"
 
 static const struct weft_field train_fields[] = {
+#define FIELD_TEXT(id, def_, doc_)                                                                 \
+  { .name = #id,                                                                                   \
+    .type = WEFT_TYPE_TEXT,                                                                        \
+    .def = def_,                                                                                   \
+    .unit = "",                                                                                    \
+    .source = "Weft",                                                                              \
+    .affects = "program memory",                                                                   \
+    .aliases = "",                                                                                 \
+    .doc = doc_ },
 #define FIELD_INT(id, def_, lo_, hi_, doc_)                                                        \
   { .name = #id,                                                                                   \
     .type = WEFT_TYPE_INT,                                                                         \

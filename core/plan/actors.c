@@ -327,6 +327,21 @@ colour_ranks (struct colouring *c, uint64_t (*sign) (const struct colouring *, u
   c->n_rank = renumber (signature, c->m->n_ranks, c->rank);
 }
 
+/* Gives links of one kind with different capacities different colours. */
+static void
+split_by_capacity (struct colouring *c)
+{
+  g_autofree uint64_t *signature = g_new (uint64_t, c->n_links + 1);
+
+  for (uint32_t link = 0; link < c->n_links; link++) {
+    double capacity = weft_fabric_capacity (c->f, link);
+    uint64_t bits;
+    memcpy (&bits, &capacity, sizeof bits);
+    signature[link] = mix2 (c->link[link], bits);
+  }
+  c->n_link = renumber (signature, c->n_links, c->link);
+}
+
 /* Sets the first colours of the refinement. `fold` TRUE: ranks of one stage have one colour, and
  * links of one kind have one colour. FALSE: every rank and every link has its own colour. */
 static void
@@ -338,6 +353,8 @@ start_colours (struct colouring *c, gboolean fold)
     c->link[link] = fold ? weft_fabric_kind (c->f, link) : link;
   c->n_rank = fold ? c->m->pp : c->m->n_ranks;
   c->n_link = fold ? c->f->ops->n_kind : c->n_links;
+  if (fold && c->f->ops->capacity)
+    split_by_capacity (c);
 }
 
 /* Limit of ranks x rounds of the refinement: reaching the limit takes seconds. If one odd node

@@ -197,7 +197,7 @@ hold_dummies (struct replay *r)
     return;
   for (uint32_t i = 0; i < r->p->n_param; i++) {
     const struct weft_param *param = &r->p->param[i];
-    if (is_layer_matrix (param) && is_first_of_shape (r->p, i))
+    if (!param->frozen && is_layer_matrix (param) && is_first_of_shape (r->p, i))
       keep (r, WEFT_BUF_GRADIENTS, bytes * (double) (matrix_rows (param) * param->columns));
   }
 }

@@ -405,6 +405,7 @@ price_own_attention (const struct weft_cost *cost, enum weft_op_kind kind,
   if (is_attention_backward (kind))
     parts->work += 2 * parts->gap + 2 * rows * value * weft_dtype_bytes (s->dtype) /
                                         cost->cluster->f.gpu_memory_bandwidth;
+  parts->work *= slowdown (cost, kind);
   parts->share = parts->flops / (parts->rate * parts->work);
 }
 

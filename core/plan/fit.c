@@ -46,6 +46,10 @@ struct branch {
 
 struct fit {
   struct weft_fit_piece *piece;
+  uint32_t n;
+  uint32_t *kind;             /* [piece]: pieces of one kind have one size and similar lifetimes */
+  double *weight;             /* [kind]: kinds with larger weights are placed earlier */
+  uint32_t *order;            /* pieces in the order in which they are placed */
   uint32_t n_times, n_blocks; /* number of blocks: a power of two */
   struct node *node;          /* [2 n_blocks]: node 1 is the root */
   struct parts *part;         /* [n_blocks] */
@@ -63,19 +67,13 @@ struct taken {
   uint32_t n_part, seen[2];
 };
 
-static int
-by_size (gconstpointer a, gconstpointer b, gpointer data)
-{
-  const struct weft_fit_piece *piece = data;
-  const struct weft_fit_piece *x = &piece[*(const uint32_t *) a];
-  const struct weft_fit_piece *y = &piece[*(const uint32_t *) b];
+/* The number of orders that are tried: most of them begin with the largest pieces, the last ones
+ * with the pieces that live longest. */
+enum { ORDERS_BY_SIZE = 6, ORDERS_BY_LIFE = 2 };
 
-  if (x->bytes != y->bytes)
-    return x->bytes < y->bytes ? 1 : -1;
-  if (x->first != y->first)
-    return x->first < y->first ? -1 : 1;
-  return x < y ? -1 : x > y;
-}
+/* A kind whose pieces do not fit below the load is placed earlier, as if they were so many times as
+ * large. A larger factor would place small pieces before most others. */
+static const double promotion = 4;
 
 /* ----------------------------------------------------------------------- effort */
 
@@ -94,17 +92,17 @@ n_later (const struct fit *f, const struct weft_fit_piece *p)
  * piece: with a piece that is placed earlier and is alive in the block where this piece begins, and
  * with a piece that begins in a later block while this piece is alive. */
 static gboolean
-has_few_pairs (const struct fit *f, const uint32_t *order, uint32_t n, uint64_t most)
+has_few_pairs (const struct fit *f, uint64_t most)
 {
   uint64_t pairs = 0;
 
-  for (uint32_t i = 0; i < n && pairs <= most; i++)
+  for (uint32_t i = 0; i < f->n && pairs <= most; i++)
     pairs += n_later (f, &f->piece[i]);
   if (pairs > most)
     return FALSE;
   g_autofree uint32_t *living = g_new0 (uint32_t, f->n_times / TIMES_OF_BLOCK + 1);
-  for (uint32_t i = 0; i < n && pairs <= most; i++) {
-    const struct weft_fit_piece *p = &f->piece[order[i]];
+  for (uint32_t i = 0; i < f->n && pairs <= most; i++) {
+    const struct weft_fit_piece *p = &f->piece[f->order[i]];
     uint32_t block = p->first / TIMES_OF_BLOCK;
     pairs += living[block];
     for (; block <= MIN (p->end - 1, f->n_times) / TIMES_OF_BLOCK; block++)
@@ -288,10 +286,10 @@ lowest (const struct fit *f, const struct branch *root, const struct weft_fit_pi
 }
 
 static void
-fit_init (struct fit *f, uint32_t n)
+count_begun (struct fit *f)
 {
   f->begun = g_new0 (uint32_t, f->n_times + 1);
-  for (uint32_t i = 0; i < n; i++)
+  for (uint32_t i = 0; i < f->n; i++)
     f->begun[f->piece[i].first + 1]++;
   for (uint32_t time = 0; time < f->n_times; time++)
     f->begun[time + 1] += f->begun[time];
@@ -308,8 +306,18 @@ plant (struct fit *f)
   f->part = g_new0 (struct parts, f->n_blocks);
 }
 
+/* Removes all pieces from the tree. */
 static void
-fit_clear (struct fit *f)
+clear_tree (struct fit *f)
+{
+  for (uint32_t i = 0; i < 2 * f->n_blocks; i++)
+    f->node[i].any.n = f->node[i].whole.n = 0;
+  for (uint32_t i = 0; i < f->n_blocks; i++)
+    f->part[i].n = 0;
+}
+
+static void
+fell (struct fit *f)
 {
   for (uint32_t i = 0; f->node && i < 2 * f->n_blocks; i++) {
     g_free (f->node[i].any.range);
@@ -319,30 +327,171 @@ fit_clear (struct fit *f)
     g_free (f->part[i].piece);
   g_free (f->node);
   g_free (f->part);
-  g_free (f->begun);
+}
+
+/* ------------------------------------------------------------------------ orders */
+
+static uint64_t
+life (const struct fit *f, const struct weft_fit_piece *p)
+{
+  return MIN (p->end, f->n_times + 1) - (uint64_t) p->first;
+}
+
+/* Numbers the kinds of pieces: equal sizes, and lifetimes with the same number of bits. */
+static void
+find_kinds (struct fit *f)
+{
+  g_autoptr (GHashTable) kinds = g_hash_table_new (g_int64_hash, g_int64_equal);
+  g_autofree gint64 *key = g_new (gint64, f->n);
+
+  f->kind = g_new (uint32_t, f->n);
+  f->weight = g_new0 (double, f->n);
+  for (uint32_t i = 0; i < f->n; i++) {
+    guint kind = g_hash_table_size (kinds);
+    key[i] = (gint64) (f->piece[i].bytes * 32 + g_bit_storage (life (f, &f->piece[i])));
+    gpointer known = g_hash_table_lookup (kinds, &key[i]);
+    f->kind[i] = known ? GPOINTER_TO_UINT (known) - 1 : kind;
+    if (!known)
+      g_hash_table_insert (kinds, &key[i], GUINT_TO_POINTER (kind + 1));
+  }
+}
+
+/* Weights of the first order: bytes. `by_life`: pieces whose life is long come before all others.
+ * These are the pieces that are kept for backward; a life within a layer has fewer ops than twice
+ * the square root of all ops. */
+static void
+weigh (struct fit *f, gboolean by_life)
+{
+  for (uint32_t i = 0; i < f->n; i++) {
+    const struct weft_fit_piece *p = &f->piece[i];
+    gboolean is_long = (double) life (f, p) * (double) life (f, p) > 4.0 * f->n_times;
+    f->weight[f->kind[i]] = (double) p->bytes * (by_life && is_long ? G_MAXUINT32 : 1);
+  }
+}
+
+static int
+by_weight (gconstpointer a, gconstpointer b, gpointer data)
+{
+  const struct fit *f = data;
+  const uint32_t i = *(const uint32_t *) a, k = *(const uint32_t *) b;
+  const struct weft_fit_piece *x = &f->piece[i], *y = &f->piece[k];
+
+  if (f->weight[f->kind[i]] != f->weight[f->kind[k]])
+    return f->weight[f->kind[i]] < f->weight[f->kind[k]] ? 1 : -1;
+  if (x->bytes != y->bytes)
+    return x->bytes < y->bytes ? 1 : -1;
+  if (x->first != y->first)
+    return x->first < y->first ? -1 : 1;
+  return i < k ? -1 : i > k;
+}
+
+static void
+sort (struct fit *f)
+{
+  for (uint32_t i = 0; i < f->n; i++)
+    f->order[i] = i;
+  g_qsort_with_data (f->order, (gint) f->n, sizeof *f->order, by_weight, f);
+}
+
+/* Places the pieces in order, until one of them does not end below `below`. Returns the number of
+ * pieces with a place. */
+static uint32_t
+place (struct fit *f, uint64_t below, uint64_t *top)
+{
+  const struct branch root = { 1, 0, f->n_blocks * TIMES_OF_BLOCK };
+
+  *top = 0;
+  clear_tree (f);
+  for (uint32_t i = 0; i < f->n; i++) {
+    struct weft_fit_piece *p = &f->piece[f->order[i]];
+    p->offset = lowest (f, &root, p);
+    *top = MAX (*top, p->offset + p->bytes);
+    if (*top >= below)
+      return i + 1;
+    add (f, root, p);
+  }
+  return f->n;
+}
+
+/* Moves the kinds of pieces that end above the load forward in the order. */
+static void
+promote (struct fit *f, uint32_t n_placed, uint64_t load)
+{
+  g_autofree gboolean *done = g_new0 (gboolean, f->n);
+
+  for (uint32_t i = 0; i < n_placed; i++) {
+    const struct weft_fit_piece *p = &f->piece[f->order[i]];
+    uint32_t kind = f->kind[f->order[i]];
+    if (p->offset + p->bytes <= load || done[kind])
+      continue;
+    f->weight[kind] *= promotion;
+    done[kind] = TRUE;
+  }
+}
+
+/* Tries one order after the other, and leaves the best offsets in the pieces. Returns the size of
+ * the memory. */
+static uint64_t
+try_orders (struct fit *f, uint64_t slack)
+{
+  g_autofree uint64_t *offset = g_new (uint64_t, f->n);
+  const uint64_t load = weft_fit_load (f->piece, f->n, f->n_times);
+  uint64_t best = G_MAXUINT64, top;
+
+  for (int i = 0; i < ORDERS_BY_SIZE + ORDERS_BY_LIFE && best > load + slack; i++) {
+    if (i == ORDERS_BY_SIZE)
+      weigh (f, TRUE);
+    if (i > 0)
+      sort (f);
+    uint32_t n_placed = place (f, best, &top);
+    for (uint32_t k = 0; k < f->n && top < best; k++)
+      offset[k] = f->piece[k].offset;
+    best = MIN (best, top);
+    promote (f, n_placed, load);
+  }
+  for (uint32_t k = 0; k < f->n; k++)
+    f->piece[k].offset = offset[k];
+  return best;
 }
 
 uint64_t
-weft_fit (struct weft_fit_piece *piece, uint32_t n, uint32_t n_times, uint64_t most)
+weft_fit_load (const struct weft_fit_piece *piece, uint32_t n, uint32_t n_times)
 {
-  struct fit f = { .piece = piece, .n_times = n_times };
-  g_autofree uint32_t *order = g_new (uint32_t, n + 1);
-  uint64_t top = 0;
+  g_autofree int64_t *change = g_new0 (int64_t, n_times + 2);
+  int64_t load = 0, most = 0;
 
-  for (uint32_t i = 0; i < n; i++)
-    order[i] = i;
-  g_qsort_with_data (order, (gint) n, sizeof *order, by_size, piece);
-  fit_init (&f, n);
-  gboolean few = n > 0 && has_few_pairs (&f, order, n, most);
-  if (few)
-    plant (&f);
-  const struct branch root = { 1, 0, f.n_blocks * TIMES_OF_BLOCK };
-  for (uint32_t i = 0; i < n && few; i++) {
-    struct weft_fit_piece *p = &piece[order[i]];
-    p->offset = lowest (&f, &root, p);
-    top = MAX (top, p->offset + p->bytes);
-    add (&f, root, p);
+  for (uint32_t i = 0; i < n; i++) {
+    change[piece[i].first] += (int64_t) piece[i].bytes;
+    change[MIN (piece[i].end, n_times + 1)] -= (int64_t) piece[i].bytes;
   }
-  fit_clear (&f);
-  return few || n == 0 ? top : G_MAXUINT64;
+  for (uint32_t time = 0; time <= n_times; time++) {
+    load += change[time];
+    most = MAX (most, load);
+  }
+  return (uint64_t) most;
+}
+
+uint64_t
+weft_fit (struct weft_fit_piece *piece, uint32_t n, uint32_t n_times, uint64_t slack, uint64_t most)
+{
+  struct fit f = { .piece = piece, .n = n, .n_times = n_times };
+  uint64_t size = G_MAXUINT64;
+
+  if (n == 0)
+    return 0;
+  f.order = g_new (uint32_t, n);
+  find_kinds (&f);
+  weigh (&f, FALSE);
+  sort (&f);
+  count_begun (&f);
+  if (has_few_pairs (&f, most)) {
+    plant (&f);
+    size = try_orders (&f, slack);
+    fell (&f);
+  }
+  g_free (f.kind);
+  g_free (f.weight);
+  g_free (f.order);
+  g_free (f.begun);
+  return size;
 }

@@ -1,7 +1,13 @@
-/* fit.h - places pieces of memory whose lifetimes are known, largest first (offline dynamic storage
- * allocation). A piece gets the lowest offset at which it overlaps no placed piece that is in use
- * at the same time. Of pieces of one size, the piece whose use begins first is placed first, so
- * pieces of one size leave no gaps between them. */
+/* fit.h - places pieces of memory whose lifetimes are known (offline dynamic storage allocation).
+ *
+ * Pieces are placed one after the other. A piece gets the lowest offset at which it overlaps no
+ * placed piece that is in use at the same time. Larger pieces are placed first; of pieces of one
+ * size, the piece whose use begins first, so that they leave no gaps between them.
+ *
+ * If the memory becomes larger than the pieces that are in use at one time (their load), all pieces
+ * are placed again in another order: pieces that ended above the load come earlier, together with
+ * all pieces of their kind (equal size and similar lifetime, as those of other layers and
+ * microbatches). The order that gave the smallest memory counts. */
 #pragma once
 #include <glib.h>
 #include <stdint.h>
@@ -12,6 +18,11 @@ struct weft_fit_piece {
   uint32_t first, end;
 };
 
-/* Returns the size of the memory that holds all pieces, or G_MAXUINT64 if the search would compare
- * more than `most` pairs of pieces. `n_times`: a number larger than any `first`. */
-uint64_t weft_fit (struct weft_fit_piece *piece, uint32_t n, uint32_t n_times, uint64_t most);
+/* Returns the largest sum of the bytes of pieces that are in use at one time. */
+uint64_t weft_fit_load (const struct weft_fit_piece *piece, uint32_t n, uint32_t n_times);
+
+/* Returns the size of the memory that holds all pieces, or G_MAXUINT64 if an order would compare
+ * more than `most` pairs of pieces. `n_times`: a number larger than any `first`. `slack`: bytes
+ * above the load with which the caller is content, so that no further order is tried. */
+uint64_t weft_fit (struct weft_fit_piece *piece, uint32_t n, uint32_t n_times, uint64_t slack,
+                   uint64_t most);

@@ -1,5 +1,6 @@
 #include "core/plan/memory.h"
 #include "core/plan/fit.h"
+#include "core/plan/lifetimes.h"
 #include <string.h>
 
 /* A range of free bytes. until[lane]: number of ops of the lane that must end before the bytes are
@@ -44,6 +45,8 @@ struct planner {
   /* limit of the GPU pools in bytes; only a plan above this limit may add waits that cost
    * overlap */
   uint64_t most;
+  uint64_t used[WEFT_N_POOL];  /* as in struct weft_memory */
+  uint64_t slack[WEFT_N_POOL]; /* bytes of padding that are too few to try another packing */
   enum packing packing;
   struct region kept[WEFT_N_POOL], passing[WEFT_N_POOL];
   /* [buffer]: last use of the buffer on each lane; the uses of a view count for the buffer that it
@@ -60,53 +63,6 @@ static uint64_t
 align (uint64_t bytes)
 {
   return (bytes + WEFT_ALIGN - 1) / WEFT_ALIGN * WEFT_ALIGN;
-}
-
-/* Adds an op to its launch group. All ops of a group begin when the last of them may begin, and end
- * together. Collectives of a group move their bytes one after the other; sends and receives of a
- * group move their bytes at the same time. */
-static void
-join_group (struct planner *m, uint32_t op, double ready, const double *seconds)
-{
-  const uint32_t *lane = m->p->lane_ops[m->p->op[op].lane];
-  uint32_t last = m->p->pos[op], first = last;
-  double end = 0;
-
-  while (m->p->op[lane[first]].flags & WEFT_OP_GROUPED)
-    first--;
-  ready = MAX (ready, m->start[lane[first]]);
-  for (uint32_t i = first; i <= last; i++) {
-    double alone = ready + (seconds ? seconds[lane[i]] : 1);
-    gboolean follows = weft_op_info[m->p->op[op].kind].class == WEFT_CLASS_COLLECTIVE;
-    end = follows && i > first ? end + (alone - ready) : MAX (end, alone);
-  }
-  for (uint32_t i = first; i <= last; i++) {
-    m->start[lane[i]] = ready;
-    m->end[lane[i]] = end;
-  }
-}
-
-/* Computes start and end of every op of the role alone: lanes run in order, ops wait for their
- * dependencies, and no op waits for other ranks. */
-static void
-earliest_schedule (struct planner *m, const double *seconds)
-{
-  const weft_program *p = m->p;
-  double lane_end[WEFT_N_LANE] = { 0 };
-
-  m->start = g_new (double, p->n_op + 1);
-  m->end = g_new (double, p->n_op + 1);
-  for (uint32_t op = 0; op < p->n_op; op++) {
-    gboolean grouped = p->op[op].flags & WEFT_OP_GROUPED;
-    double ready = grouped ? 0 : lane_end[p->op[op].lane];
-    for (uint32_t d = p->op[op].deps; d < p->op[op + 1].deps; d++)
-      ready = MAX (ready, m->end[p->deps[d]]);
-    m->start[op] = ready;
-    m->end[op] = ready + (seconds ? seconds[op] : 1);
-    if (grouped)
-      join_group (m, op, ready, seconds);
-    lane_end[p->op[op].lane] = m->end[op];
-  }
 }
 
 static void
@@ -351,27 +307,6 @@ give_back (GArray *free, const struct gap *gap)
   g_array_insert_vals (free, low, gap, 1);
 }
 
-static gboolean
-is_placed (const struct weft_buf *b)
-{
-  return b->base == WEFT_NO_BUF && b->bytes && !b->permanent && b->first != WEFT_NO_OP;
-}
-
-/* Builds a linked list of buffers for each op. If `by_last` is FALSE, the list of an op contains
- * the buffers whose first use is the op; if TRUE, those whose last use is the op. head[op] is the
- * first buffer of the list, and next[] links the others. */
-static void
-chain_by_op (const weft_program *p, gboolean by_last, uint32_t *head, uint32_t *next)
-{
-  memset (head, 0xff, (p->n_op + 1) * sizeof *head);
-  for (uint32_t i = p->n_buf; i-- > 0;)
-    if (is_placed (&p->buf[i])) {
-      uint32_t op = by_last ? p->buf[i].last : p->buf[i].first;
-      next[i] = head[op];
-      head[op] = i;
-    }
-}
-
 /* Whether a buffer is used only within one forward pass, or only within one backward pass
  * (including recompute), of a microbatch. In a split backward, the pass for weight gradients counts
  * as separate, because it runs long after the pass for input gradients. */
@@ -435,7 +370,7 @@ lay_out_slabs (struct planner *m)
   m->slab = g_new0 (struct slab, 2 * (size_t) m->n_chunk * m->n_micro);
   m->inner = g_new0 (uint64_t, m->p->n_buf + 1);
   for (uint32_t i = 0; i < m->p->n_buf; i++) {
-    struct slab *slab = is_placed (&m->p->buf[i]) ? slab_of (m, i) : NULL;
+    struct slab *slab = weft_buf_is_placed (&m->p->buf[i]) ? slab_of (m, i) : NULL;
     if (!slab)
       continue;
     m->inner[i] = slab->bytes;
@@ -489,8 +424,8 @@ place_others (struct planner *m)
   g_autofree uint32_t *next_open = g_new (uint32_t, p->n_buf + 1),
                       *next_close = g_new (uint32_t, p->n_buf + 1);
 
-  chain_by_op (p, FALSE, opens, next_open);
-  chain_by_op (p, TRUE, closes, next_close);
+  weft_chain_buffers (p, FALSE, opens, next_open);
+  weft_chain_buffers (p, TRUE, closes, next_close);
   /* Members of a launch group run concurrently, so a member cannot reuse bytes that another member
    * frees. Merging these bytes with other free bytes would delay the reuse of all of them. The
    * bytes that a group frees therefore become free when the group ends. */
@@ -507,12 +442,17 @@ place_others (struct planner *m)
 
 /* ----------------------------------------------------------------- all at once */
 
-/* State of packing FITTED, which places all buffers by size. opening[lane]: the ops of the lane
- * that are the first use of some buffer. */
+/* State of packing FITTED, which places all buffers when their lifetimes are known. A lifetime is
+ * an interval of an axis, on which every op has a place of its own. An axis is either the order of
+ * the program, or the order of begins in the earliest schedule: transfers that run ahead of
+ * kernels, as gathers of weights do, have late places on the first one, and a buffer would seem to
+ * be in use until then. */
 struct fitting {
   struct planner *m;
+  uint32_t *place; /* [op]: its place on the axis */
+  /* the ops of each lane that are the first use of some buffer */
   GArray *opening[WEFT_N_LANE];
-  /* lists of buffers by their first op, as chain_by_op() builds them */
+  /* lists of buffers by their first op, as weft_chain_buffers() builds them */
   uint32_t *opens, *next_open;
 };
 
@@ -523,12 +463,21 @@ find_opening_ops (struct fitting *f)
 
   f->opens = g_new (uint32_t, p->n_op + 1);
   f->next_open = g_new (uint32_t, p->n_buf + 1);
-  chain_by_op (p, FALSE, f->opens, f->next_open);
+  weft_chain_buffers (p, FALSE, f->opens, f->next_open);
   for (int lane = 0; lane < WEFT_N_LANE; lane++)
     f->opening[lane] = g_array_new (FALSE, FALSE, sizeof (uint32_t));
   for (uint32_t op = 0; op < p->n_op; op++)
     if (f->opens[op] != WEFT_NO_OP)
       g_array_append_val (f->opening[p->op[op].lane], op);
+}
+
+static void
+fitting_init (struct fitting *f)
+{
+  find_opening_ops (f);
+  f->place = g_new (uint32_t, f->m->p->n_op + 1);
+  for (uint32_t op = 0; op < f->m->p->n_op; op++)
+    f->place[op] = op;
 }
 
 static void
@@ -538,11 +487,37 @@ fitting_clear (struct fitting *f)
     g_array_unref (f->opening[lane]);
   g_free (f->opens);
   g_free (f->next_open);
+  g_free (f->place);
 }
 
-/* Returns the first op from which on every op that is the first user of a buffer may reuse the
- * bytes of a free range with at least this readiness. If an op may reuse the bytes, so may later
- * ops of its lane. */
+static int
+by_start (gconstpointer a, gconstpointer b, gpointer data)
+{
+  const double *start = data;
+  const uint32_t x = *(const uint32_t *) a, y = *(const uint32_t *) b;
+
+  if (start[x] != start[y])
+    return start[x] < start[y] ? -1 : 1;
+  return x < y ? -1 : x > y;
+}
+
+/* Makes the earliest schedule the axis. */
+static void
+order_by_start (struct fitting *f)
+{
+  const uint32_t n = f->m->p->n_op;
+  g_autofree uint32_t *op = g_new (uint32_t, n + 1);
+
+  for (uint32_t i = 0; i < n; i++)
+    op[i] = i;
+  g_qsort_with_data (op, (gint) n, sizeof *op, by_start, f->m->start);
+  for (uint32_t i = 0; i < n; i++)
+    f->place[op[i]] = i;
+}
+
+/* Returns the first place on the axis from which on every op that is the first user of a buffer may
+ * reuse the bytes of a free range with at least this readiness. If an op may reuse the bytes, so
+ * may later ops of its lane. */
 static uint32_t
 free_from (const struct fitting *f, const struct gap *gap, enum readiness least)
 {
@@ -552,7 +527,7 @@ free_from (const struct fitting *f, const struct gap *gap, enum readiness least)
     const uint32_t *op = (const uint32_t *) (void *) f->opening[lane]->data;
     guint low = 0, high = f->opening[lane]->len;
     if (gap->until[lane])
-      from = MAX (from, last_op (f->m, gap, lane) + 1);
+      from = MAX (from, f->place[last_op (f->m, gap, lane)] + 1);
     while (low < high) {
       guint middle = (low + high) / 2;
       if (readiness (f->m, gap, op[middle]) >= least)
@@ -561,34 +536,70 @@ free_from (const struct fitting *f, const struct gap *gap, enum readiness least)
         low = middle + 1;
     }
     if (low)
-      from = MAX (from, op[low - 1] + 1);
+      from = MAX (from, f->place[op[low - 1]] + 1);
   }
   return from;
 }
 
-static gboolean
-fit_pool (const struct fitting *f, enum weft_pool pool)
+/* The buffers of a pool as pieces: array of struct weft_fit_piece, in the order of the buffers. */
+static GArray *
+pieces_of (const struct fitting *f, enum weft_pool pool)
 {
-  struct planner *m = f->m;
-  g_autoptr (GArray) pieces = g_array_new (FALSE, FALSE, sizeof (struct weft_fit_piece));
-  uint32_t n = 0;
+  GArray *pieces = g_array_new (FALSE, FALSE, sizeof (struct weft_fit_piece));
 
-  for (uint32_t i = 0; i < m->p->n_buf; i++) {
-    const struct weft_buf *b = &m->p->buf[i];
-    if (!is_placed (b) || b->pool != pool)
+  for (uint32_t i = 0; i < f->m->p->n_buf; i++) {
+    const struct weft_buf *b = &f->m->p->buf[i];
+    if (!weft_buf_is_placed (b) || b->pool != pool)
       continue;
     struct weft_fit_piece piece = { .bytes = align (b->bytes),
-                                    .first = b->first,
-                                    .end = free_from (f, &m->last_use[i], WITH_EDGES) };
+                                    .first = f->place[b->first],
+                                    .end = free_from (f, &f->m->last_use[i], WITH_EDGES) };
     g_array_append_val (pieces, piece);
   }
+  return pieces;
+}
+
+static uint64_t
+load_of (const struct fitting *f, const GArray *pieces)
+{
+  return weft_fit_load ((const struct weft_fit_piece *) (const void *) pieces->data, pieces->len,
+                        f->m->p->n_op);
+}
+
+/* The buffers of a pool as pieces, on the axis on which fewer bytes are in use at the same time. */
+static GArray *
+best_pieces (struct fitting *f, enum weft_pool pool)
+{
+  GArray *pieces = pieces_of (f, pool);
+  const uint64_t enough = f->m->used[pool] + f->m->slack[pool] / 2;
+  const uint64_t load = load_of (f, pieces);
+
+  if (f->m->kept[pool].top + load <= enough)
+    return pieces;
+  struct fitting other = *f;
+  other.place = g_new (uint32_t, f->m->p->n_op + 1);
+  order_by_start (&other);
+  GArray *earliest = pieces_of (&other, pool);
+  gboolean is_better_axis = load_of (f, earliest) < load;
+  g_free (other.place);
+  g_array_unref (is_better_axis ? pieces : earliest);
+  return is_better_axis ? earliest : pieces;
+}
+
+static gboolean
+fit_pool (struct fitting *f, enum weft_pool pool)
+{
+  struct planner *m = f->m;
+  g_autoptr (GArray) pieces = best_pieces (f, pool);
   const struct weft_fit_piece *piece = (const struct weft_fit_piece *) (void *) pieces->data;
-  uint64_t top = weft_fit ((struct weft_fit_piece *) (void *) pieces->data, pieces->len,
-                           m->p->n_op, MOST_PAIRS);
+  uint32_t n = 0;
+
+  uint64_t top = weft_fit ((struct weft_fit_piece *) (void *) pieces->data, pieces->len, m->p->n_op,
+                           m->slack[pool], MOST_PAIRS);
   if (top == G_MAXUINT64)
     return FALSE;
   for (uint32_t i = 0; i < m->p->n_buf; i++)
-    if (is_placed (&m->p->buf[i]) && m->p->buf[i].pool == pool)
+    if (weft_buf_is_placed (&m->p->buf[i]) && m->p->buf[i].pool == pool)
       m->p->buf[i].offset = m->kept[pool].top + piece[n++].offset;
   m->kept[pool].top += top;
   return TRUE;
@@ -657,61 +668,13 @@ fit_all (struct planner *m)
   struct fitting f = { .m = m };
   gboolean ok = TRUE;
 
-  find_opening_ops (&f);
+  fitting_init (&f);
   for (int pool = 0; pool < WEFT_N_POOL && ok; pool++)
     ok = fit_pool (&f, pool);
   if (ok)
     add_all_edges (&f);
   fitting_clear (&f);
   return ok;
-}
-
-static void
-add_permanent (const weft_program *p, struct weft_memory *memory, uint64_t live[][WEFT_N_BUF_KIND])
-{
-  for (uint32_t i = 0; i < p->n_buf; i++)
-    if (p->buf[i].permanent && p->buf[i].base == WEFT_NO_BUF)
-      memory->permanent[p->buf[i].pool][p->buf[i].kind] += p->buf[i].bytes;
-  memcpy (live, memory->permanent, sizeof memory->permanent);
-}
-
-/* Finds the largest number of bytes that are alive at the same time if ops run in program order: a
- * lower bound of the arena. */
-void
-weft_memory_live (const weft_program *p, struct weft_memory *memory)
-{
-  uint64_t live[WEFT_N_POOL][WEFT_N_BUF_KIND], sum[WEFT_N_POOL] = { 0 };
-  g_autofree uint32_t *opens = g_new (uint32_t, p->n_op + 1),
-                      *closes = g_new (uint32_t, p->n_op + 1);
-  g_autofree uint32_t *next_open = g_new (uint32_t, p->n_buf + 1),
-                      *next_close = g_new (uint32_t, p->n_buf + 1);
-
-  *memory = (struct weft_memory){ 0 };
-  add_permanent (p, memory, live);
-  for (int pool = 0; pool < WEFT_N_POOL; pool++) {
-    for (int kind = 0; kind < WEFT_N_BUF_KIND; kind++)
-      sum[pool] += live[pool][kind];
-    memory->live[pool] = sum[pool];
-    memcpy (memory->at_peak[pool], live[pool], sizeof live[pool]);
-  }
-  chain_by_op (p, FALSE, opens, next_open);
-  chain_by_op (p, TRUE, closes, next_close);
-  for (uint32_t op = 0; op < p->n_op; op++) {
-    for (uint32_t i = opens[op]; i != WEFT_NO_OP; i = next_open[i]) {
-      live[p->buf[i].pool][p->buf[i].kind] += p->buf[i].bytes;
-      sum[p->buf[i].pool] += p->buf[i].bytes;
-    }
-    for (int pool = 0; pool < WEFT_N_POOL; pool++)
-      if (sum[pool] > memory->live[pool]) {
-        memory->live[pool] = sum[pool];
-        memory->peak_op[pool] = op;
-        memcpy (memory->at_peak[pool], live[pool], sizeof live[pool]);
-      }
-    for (uint32_t i = closes[op]; i != WEFT_NO_OP; i = next_close[i]) {
-      live[p->buf[i].pool][p->buf[i].kind] -= p->buf[i].bytes;
-      sum[p->buf[i].pool] -= p->buf[i].bytes;
-    }
-  }
 }
 
 static void
@@ -747,7 +710,7 @@ stack_regions (struct planner *m, uint64_t planned[WEFT_N_POOL])
     planned[pool] = m->kept[pool].top + m->passing[pool].top;
   for (uint32_t i = 0; stacked && i < m->p->n_buf; i++) {
     struct weft_buf *b = &m->p->buf[i];
-    if (is_placed (b) && is_passing (m->p, b))
+    if (weft_buf_is_placed (b) && is_passing (m->p, b))
       b->offset += m->kept[b->pool].top;
   }
 }
@@ -812,21 +775,17 @@ restore_placement (struct planner *m, uint64_t planned[WEFT_N_POOL], struct plac
   m->waits = g_steal_pointer (&old->waits);
 }
 
-/* Tries the packings in turn, and stops at a packing that is at most half a percent above the lower
- * bound. SLABS is quick and has almost no gaps if microbatches follow each other evenly. FITTED
- * usually gives the smallest arena otherwise, but only the other packings can delay ops to save
- * memory. */
+/* Tries packings in turn, and stops at one whose padding is at most half a percent. */
 static void
-place_best (struct planner *m, struct weft_memory *memory)
+place_best (struct planner *m, const enum packing *order, int n, struct weft_memory *memory)
 {
-  static const enum packing order[N_PACKING] = { SLABS, FITTED, SPLIT, MIXED };
   uint64_t enough = 0, best = G_MAXUINT64;
   gboolean is_best = FALSE;
   struct placement old = { 0 };
 
   for (int pool = 0; pool < WEFT_N_POOL; pool++)
-    enough += memory->live[pool] + memory->live[pool] / 200;
-  for (int i = 0; i < N_PACKING && best > enough; i++) {
+    enough += memory->used[pool] + m->slack[pool];
+  for (int i = 0; i < n && best > enough; i++) {
     if (is_best)
       keep_placement (m, memory->planned, &old);
     if (i > 0)
@@ -834,7 +793,7 @@ place_best (struct planner *m, struct weft_memory *memory)
     uint64_t bytes = place (m, order[i], memory->planned);
     is_best = bytes < best;
     best = MIN (best, bytes);
-    if (order[i] == FITTED && is_best && m->most == G_MAXUINT64)
+    if (order[i] == FITTED && is_best)
       break;
   }
   if (!is_best)
@@ -843,32 +802,52 @@ place_best (struct planner *m, struct weft_memory *memory)
 }
 
 static uint64_t
-on_gpu (const struct weft_memory *memory)
+on_gpu (const uint64_t bytes[WEFT_N_POOL])
 {
-  return memory->planned[WEFT_POOL_DEVICE] + memory->planned[WEFT_POOL_SYMMETRIC];
+  return bytes[WEFT_POOL_DEVICE] + bytes[WEFT_POOL_SYMMETRIC];
 }
 
+/* Places the buffers anew such that ops wait for memory, so that the GPU pools do not exceed `most`
+ * bytes. Restores the placement without waits if they exceed it nevertheless. FITTED places no
+ * buffer where its op would wait. */
 static void
-place_again (struct planner *m, uint64_t most, struct weft_memory *memory)
+place_waiting (struct planner *m, uint64_t most, struct weft_memory *memory)
 {
+  static const enum packing order[] = { SLABS, SPLIT, MIXED };
+  struct placement old = { 0 };
+
+  keep_placement (m, memory->planned, &old);
   end_regions (m);
   m->most = most;
-  place_best (m, memory);
+  place_best (m, order, G_N_ELEMENTS (order), memory);
+  if (on_gpu (memory->planned) > most)
+    restore_placement (m, memory->planned, &old);
+  clear_placement (&old);
 }
+
+/* SLABS is quick and has almost no gaps if microbatches follow each other evenly. FITTED usually
+ * gives the smallest arena otherwise; the others are tried if it would take too long. */
+static const enum packing without_waits[N_PACKING] = { SLABS, FITTED, SPLIT, MIXED };
 
 void
 weft_memory_plan (weft_program *p, const double *seconds, uint64_t most, struct weft_memory *memory)
 {
   struct planner m = { .p = p, .before = weft_program_order (p), .most = G_MAXUINT64 };
 
-  earliest_schedule (&m, seconds);
+  m.start = g_new (double, p->n_op + 1);
+  m.end = g_new (double, p->n_op + 1);
+  weft_earliest_schedule (p, seconds, m.start, m.end);
   find_last_uses (&m);
   weft_memory_live (p, memory);
-  place_best (&m, memory);
-  if (on_gpu (memory) > most)
-    place_again (&m, most, memory);
-  if (on_gpu (memory) > most) /* the plan does not fit even if ops wait for memory */
-    place_again (&m, G_MAXUINT64, memory);
+  weft_bytes_in_use (p, m.start, m.end, memory->used);
+  for (int pool = 0; pool < WEFT_N_POOL; pool++) {
+    memory->used[pool] = MAX (memory->used[pool], memory->live[pool]);
+    m.slack[pool] = memory->used[pool] / 200;
+  }
+  memcpy (m.used, memory->used, sizeof m.used);
+  place_best (&m, without_waits, N_PACKING, memory);
+  if (on_gpu (memory->planned) > most && on_gpu (memory->live) <= most)
+    place_waiting (&m, most, memory);
   memory->n_reuse_deps = m.edges->len;
   memory->n_wait = m.waits->len;
   if (memory->n_wait)

@@ -30,6 +30,9 @@ struct weft_memory {
   uint64_t planned[WEFT_N_POOL];                   /* bytes of the arena in each pool */
   /* largest number of bytes that are alive at the same time; at most `planned` */
   uint64_t live[WEFT_N_POOL];
+  /* largest number of bytes that are in use at the same time if lanes run concurrently, in the
+   * earliest schedule of the role: at least `live`, because transfers run behind kernels */
+  uint64_t used[WEFT_N_POOL];
   /* first op at which each pool reaches its peak */
   uint32_t peak_op[WEFT_N_POOL];
   /* bytes at the peak, by pool and kind of buffer */

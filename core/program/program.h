@@ -32,21 +32,22 @@
 #define WEFT_CAST_WEIGHTS "cast_weights"
 
 /* The last three columns define how reports draw buffers of a kind (struct weft_report_part of
- * core/report/report.h): a letter and a colour in text, a colour on pages. */
+ * core/report/report.h): a letter and a colour in text, and the number of the colour in the palette
+ * of figures (charts/looks.h). */
 #define WEFT_BUF_KIND_LIST(X)                                                                      \
   X (WEFT_BUF_WEIGHTS, "weights", "parameters as the kernels read them",                           \
-     'w', WEFT_INK_BLUE, "#4e79a7")                                                                \
-  X (WEFT_BUF_GRADIENTS, "gradients", "accumulated gradients", 'g', WEFT_INK_GREEN, "#59a14f")     \
+     'w', WEFT_INK_BLUE, 0)                                                                        \
+  X (WEFT_BUF_GRADIENTS, "gradients", "accumulated gradients", 'g', WEFT_INK_GREEN, 2)             \
   X (WEFT_BUF_OPTIMIZER, "optimizer", "master weights and moments",                                \
-     'o', WEFT_INK_YELLOW, "#edc948")                                                              \
+     'o', WEFT_INK_YELLOW, 6)                                                                      \
   X (WEFT_BUF_ACTIVATIONS, "activations", "stored for backward, or passed between kernels",        \
-     'a', WEFT_INK_CYAN, "#76b7b2")                                                                \
+     'a', WEFT_INK_CYAN, 4)                                                                        \
   X (WEFT_BUF_GATHERED, "gathered", "parameters gathered for use",                                 \
-     'G', WEFT_INK_MAGENTA, "#b07aa1")                                                             \
+     'G', WEFT_INK_MAGENTA, 3)                                                                     \
   X (WEFT_BUF_COMMUNICATION, "communication", "received and staged data",                          \
-     'c', WEFT_INK_MAGENTA, "#f28e2b")                                                             \
+     'c', WEFT_INK_MAGENTA, 1)                                                                     \
   X (WEFT_BUF_WORKSPACE, "workspace", "transient scratch, scalars and tokens",                     \
-     's', WEFT_INK_GREY, "#9c755f")
+     's', WEFT_INK_GREY, 7)
 enum weft_buf_kind { WEFT_BUF_KIND_LIST (WEFT_WORD_ID) WEFT_N_BUF_KIND };
 extern const char *const weft_buf_kind_words[];
 
@@ -130,6 +131,8 @@ _Static_assert (sizeof (struct weft_buf) == 40, "a buffer is 40 bytes");
 enum weft_cut { WEFT_CUT_LIST (WEFT_WORD_ID) };
 extern const char *const weft_cut_words[];
 
+#define WEFT_NO_BUCKET 0xffffffffu
+
 /* A trained tensor as this pipeline stage stores it: the whole tensor, or one of `ways` parts of it
  * (core/program/cut.h). */
 struct weft_param {
@@ -145,6 +148,8 @@ struct weft_param {
   /* TRUE: a tied copy of a weight; the gradient norm of this stage omits the copy, because another
    * stage counts the weight */
   uint8_t duplicate;
+  /* TRUE: no step changes the parameter: it has no gradient, no bucket and no optimizer state */
+  uint8_t frozen;
   /* views of this parameter in the flat buffers of weights and gradients; WEFT_NO_BUF if the rank
    * stores only slices */
   uint32_t weight, grad;
@@ -165,7 +170,7 @@ struct weft_param {
   /* piece: elements of one of the row pieces (one per rank) into which the tensor is cut; stride:
    * distance between two pieces (layout.h). Both are 0 if the tensor is not cut into pieces */
   uint64_t piece, stride;
-  uint32_t bucket;
+  uint32_t bucket; /* WEFT_NO_BUCKET for a frozen parameter */
   /* for fp8 weights: a view of one float (the tensor's largest magnitude), or a buffer of block
    * scales; otherwise WEFT_NO_BUF */
   uint32_t scale;

@@ -492,22 +492,32 @@ read_cut (struct reader *r, struct weft_param *param, GError **error)
                       : complain (r, error, "found blocks of 0 rows, wanted more");
 }
 
+/* Reads "bucket 3", or "frozen" for a parameter without a bucket. */
+static gboolean
+read_bucket (struct reader *r, struct weft_param *param, GError **error)
+{
+  const struct number any = { "a bucket", "", UINT64_C (1) << 32 };
+  uint64_t bucket = WEFT_NO_BUCKET;
+
+  param->frozen = accept (r, "frozen");
+  if (!param->frozen && (!expect (r, "bucket", error) || !read_number (r, any, &bucket, error)))
+    return FALSE;
+  param->bucket = bucket;
+  return TRUE;
+}
+
 static gboolean
 read_param_row (struct reader *r, GError **error)
 {
   struct weft_param param = { .scale = WEFT_NO_BUF };
-  const struct number any = { "a bucket", "", UINT64_C (1) << 32 };
-  uint64_t bucket;
 
   if (!read_layer (r, &param.layer, error) || !read_chunk (r, &param.chunk, error) ||
       !read_name (r, &param.name, error) || !read_matrix (r, &param, error) ||
-      !read_huge (r, "at", &param.start, error) || !expect (r, "bucket", error) ||
-      !read_number (r, any, &bucket, error) || !expect (r, "weight", error) ||
-      !read_buf_number (r, &param.weight, error) || !expect (r, "grad", error) ||
-      !read_buf_number (r, &param.grad, error) ||
+      !read_huge (r, "at", &param.start, error) || !read_bucket (r, &param, error) ||
+      !expect (r, "weight", error) || !read_buf_number (r, &param.weight, error) ||
+      !expect (r, "grad", error) || !read_buf_number (r, &param.grad, error) ||
       (accept (r, "scale") && !read_buf_number (r, &param.scale, error)))
     return FALSE;
-  param.bucket = bucket;
   if (accept (r, "pieces") &&
       (!read_huge (r, "of", &param.piece, error) || !read_huge (r, "every", &param.stride, error)))
     return FALSE;

@@ -137,7 +137,10 @@ put_param (GString *text, const weft_program *p, const struct weft_param *param)
   put_number (text, " ", param->rows);
   put_number (text, " x ", param->columns);
   put_number (text, " at ", param->start);
-  put_number (text, " bucket ", param->bucket);
+  if (param->frozen)
+    put_word (text, "frozen");
+  else
+    put_number (text, " bucket ", param->bucket);
   put_buf_number (text, " weight ", param->weight);
   put_buf_number (text, " grad ", param->grad);
   if (param->piece) {

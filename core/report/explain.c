@@ -1,4 +1,5 @@
 #include "core/report/explain.h"
+#include "core/job/finetune.h"
 #include "core/plan/activations.h"
 #include "core/base/units.h"
 #include <math.h>
@@ -125,13 +126,14 @@ add_tensors (struct page *g, uint32_t layer)
   return sum;
 }
 
+/* Number of elements of all parameters of the stage, or only of those that are trained. */
 static double
-stage_parameters (const struct page *g)
+stage_parameters (const struct page *g, gboolean frozen_too)
 {
   double sum = 0;
 
   for (uint32_t i = 0; i < g->p->n_param; i++)
-    sum += size_of (&g->p->param[i]);
+    sum += frozen_too || !g->p->param[i].frozen ? size_of (&g->p->param[i]) : 0;
   return sum;
 }
 
@@ -156,7 +158,7 @@ is_named (const struct page *g, const struct weft_buf *b, const char *name)
 }
 
 /* Number of elements of the flat buffers before sharding. Only gradient buffers are counted,
- * because every weight has a gradient. */
+ * because every trained weight has a gradient. */
 static double
 padded_parameters (const struct page *g)
 {
@@ -174,17 +176,19 @@ static void
 explain_parameters (struct page *g)
 {
   uint32_t layers = n_layers (g);
-  double layer = add_tensors (g, first_layer (g)), total = stage_parameters (g),
-         padded = padded_parameters (g);
+  double layer = add_tensors (g, first_layer (g)), total = stage_parameters (g, TRUE),
+         trained = stage_parameters (g, FALSE), padded = padded_parameters (g);
   g_autofree char *one = human (layer, ""), *rest = human (total - layers * layer, "");
 
   add_sum (g, "one layer", layer, "", g_strdup ("sum of its tensors"));
   add_tensors (g, WEFT_NO_LAYER);
   add_sum (g, "this stage", total, "",
            g_strdup_printf ("%u layers x %s + %s at the ends", layers, one, rest));
+  if (trained < total)
+    add_sum (g, "trained", trained, "", g_strdup ("the others are frozen"));
   add (g, "with padding", padded, "",
        g_strdup_printf ("buckets of %u equal slices, +%.0f",
-                        weft_mesh_group_size (&g->plan->mesh, WEFT_GROUP_DP), padded - total));
+                        weft_mesh_group_size (&g->plan->mesh, WEFT_GROUP_DP), padded - trained));
 }
 
 /* ----------------------------------------------------------------------- state */
@@ -236,7 +240,7 @@ explain_state (struct page *g)
       add (g, name_of (g, b->name), b->bytes, "B", state_formula (g, b));
   }
   add_sum (g, "model state", sum, "B",
-           g_strdup_printf ("%.4g B per parameter", sum / stage_parameters (g)));
+           g_strdup_printf ("%.4g B per parameter", sum / stage_parameters (g, TRUE)));
 }
 
 /* Makes the plan of the job with another sharding level of Megatron-FSDP and one microbatch. NULL
@@ -267,7 +271,7 @@ explain_levels (struct page *g)
       continue;
     const struct weft_memory *memory = &plan->memory[g->out->role];
     const uint64_t *kind = memory->permanent[WEFT_POOL_DEVICE];
-    double n = stage_parameters (g);
+    double n = stage_parameters (g, TRUE);
     g_autofree char *what = g_strdup_printf ("ZeRO-%d %s", level, weft_sharding_words[level]);
     add (g, what, state_bytes (memory), "B",
          g_strdup_printf ("weights %.3g + gradients %.3g + optimizer %.3g B per parameter",
@@ -608,17 +612,33 @@ explain_pipeline (struct page *g)
        g_strdup ("mean over GPUs: no kernel and no communication"));
 }
 
+/* How the model FLOPs of a token are counted, as text. The caller frees the text. */
+static char *
+flops_text (const struct weft_job *job)
+{
+  gboolean causal = job->train.flops_convention == WEFT_COUNT_CAUSAL;
+  const char *word = weft_flops_convention_words[job->train.flops_convention];
+  const struct weft_tuned_flops f = weft_job_tuned_flops (job, causal);
+  g_autofree char *all = human (f.forward / 2, ""), *pairs = human (f.pairs, "FLOP"),
+                  *inputs = human (f.inputs / 2, ""), *weights = human (f.weights / 2, ""),
+                  *adapters = human (f.adapters / 6, "");
+
+  if (weft_job_frozen (job, NULL) == 0)
+    return g_strdup_printf ("6 x %s in matmuls + %s of attention (flops_convention = %s)", all,
+                            pairs, word);
+  return g_strdup_printf ("2 x %s forward + 2 x %s input gradients + 2 x %s trained + 6 x %s in "
+                          "adapters + %s of attention (flops_convention = %s)",
+                          all, inputs, weights, adapters, pairs, word);
+}
+
 static void
 explain_step (struct page *g)
 {
   const struct weft_report_iteration *it = &g->report->iteration;
   const struct weft_report_overlap *o = &g->report->overlap;
   const union weft_model *model = &g->job->model;
-  const char *pairs_word = weft_flops_convention_words[g->job->train.flops_convention];
-  double flops = weft_job_flops_per_token (g->job), peak = weft_report_printed_peak (g->job),
-         six = 6.0 * weft_model_matmul_parameters (model);
-  g_autofree char *matmul = human (six / 6, ""), *pairs = human (flops - six, "FLOP"),
-                  *each = human (flops, "FLOP"), *printed = human (peak, "FLOP/s"),
+  double flops = weft_job_flops_per_token (g->job), peak = weft_report_printed_peak (g->job);
+  g_autofree char *each = human (flops, "FLOP"), *printed = human (peak, "FLOP/s"),
                   *busy = human (o->communication_s, "s"), *work = human (o->compute_s, "s"),
                   *exposed = human (o->exposed_communication_s, "s"),
                   *idle = human (o->bubble_s, "s");
@@ -632,9 +652,7 @@ explain_step (struct page *g)
        g_strdup_printf ("%.0f tokens / step / %u GPUs",
                         (double) g->job->train.global_batch_size * model->seq_length,
                         g->plan->mesh.n_ranks));
-  add (g, "model FLOP per token", flops, "FLOP",
-       g_strdup_printf ("6 x %s in matmuls + %s of attention (flops_convention = %s)", matmul,
-                        pairs, pairs_word));
+  add (g, "model FLOP per token", flops, "FLOP", flops_text (g->job));
   add (
       g, "MFU", it->mfu, "%",
       g_strdup_printf ("%.0f tokens/s x %s / %s printed", it->tokens_per_s_per_gpu, each, printed));

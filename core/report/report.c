@@ -249,11 +249,11 @@ fill_role (weft_report *r, uint32_t role)
 }
 
 const struct weft_report_part weft_report_parts[WEFT_N_REPORT_PART] = {
-#define PART(id, word, doc, mark, ink, colour) [id] = { word, mark, ink, colour },
+#define PART(id, word, doc, mark, ink, look) [id] = { word, mark, ink, look },
   WEFT_BUF_KIND_LIST (PART)
 #undef PART
-  [WEFT_REPORT_PADDING] = { "padding", '-', WEFT_INK_GREY, "#bab0ac" },
-  [WEFT_REPORT_RESERVED] = { "reserved", 'r', WEFT_INK_RED, "#e15759" },
+  [WEFT_REPORT_PADDING] = { "padding", '-', WEFT_INK_GREY, 8 },
+  [WEFT_REPORT_RESERVED] = { "reserved", 'r', WEFT_INK_RED, 5 },
 };
 
 uint64_t

@@ -143,9 +143,9 @@ enum weft_ink {
 enum { WEFT_REPORT_PADDING = WEFT_N_BUF_KIND, WEFT_REPORT_RESERVED, WEFT_N_REPORT_PART };
 struct weft_report_part {
   const char *word;
-  char mark;          /* character that draws the part in text bars */
-  enum weft_ink ink;  /* colour of the mark */
-  const char *colour; /* CSS colour of the part on HTML pages */
+  char mark;         /* character that draws the part in text bars */
+  enum weft_ink ink; /* colour of the mark */
+  unsigned look;     /* number of its colour in the palette of figures (charts/looks.h) */
 };
 extern const struct weft_report_part weft_report_parts[WEFT_N_REPORT_PART];
 uint64_t weft_report_part_bytes (const struct weft_report_role *role, int part);

@@ -112,7 +112,3 @@ double weft_grid_in_flight (const weft_grid *grid, uint32_t rank);
  * backward two. If there are more slots than `width`, a column shows the cell in the middle of its
  * interval. The caller frees the text. */
 char *weft_grid_ascii (const weft_grid *grid, uint32_t width);
-
-/* A picture of a grid in colour, as SVG for a file or inside an HTML page. Cells contain their
- * microbatch number where there is room. The caller frees the text. */
-char *weft_grid_svg (const weft_grid *grid);

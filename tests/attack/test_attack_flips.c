@@ -138,4 +138,4 @@ static const struct CMUnitTest tests[] = {
                                    weft_test_folder_make, weft_test_folder_remove),
 };
 
-WEFT_TESTS (tests, .begin = attack_begin, .seconds = 4)
+WEFT_TESTS (tests, .begin = attack_begin, .seconds = 7)

@@ -130,4 +130,4 @@ static const struct CMUnitTest tests[] = {
                                    weft_test_folder_remove),
 };
 
-WEFT_TESTS (tests, .begin = attack_begin, .seconds = 5)
+WEFT_TESTS (tests, .begin = attack_begin, .seconds = 10)

@@ -854,4 +854,4 @@ static const struct CMUnitTest tests[] = {
                                    weft_test_folder_remove),
 };
 
-WEFT_TESTS (tests, .seconds = 12)
+WEFT_TESTS (tests, .seconds = 27)

@@ -163,4 +163,4 @@ static const struct CMUnitTest tests[] = {
   cmocka_unit_test (bad_wishes_are_refused),
 };
 
-WEFT_TESTS (tests)
+WEFT_TESTS (tests, .seconds = 6)

@@ -43,7 +43,9 @@ make_page (const char *folder, const char *words, weft_plan **plan)
   if (!t)
     fail_msg ("%s", error->message);
   g_autoptr (weft_report) report = weft_report_new (*plan, t);
-  assert_true (weft_cli_html (report, path, &error));
+  g_autoptr (weft_critical) critical = weft_critical_new (*plan, t, FALSE, &error);
+  assert_non_null (critical);
+  assert_true (weft_cli_html (report, critical, path, &error));
   assert_true (g_file_get_contents (path, &page, NULL, NULL));
   return page;
 }
@@ -113,6 +115,34 @@ the_page_names_ops_and_what_they_waited_for (void **state)
   assert_int_equal (atoi (ops), p->n_op);
 }
 
+/* The page has the critical path of the plan, and marks it op by op. */
+static void
+the_page_has_the_critical_path (void **state)
+{
+  g_autoptr (weft_plan) plan = NULL;
+  g_autoptr (GError) error = NULL;
+  const struct weft_exec_options options = { 0 };
+
+  if (!has_browser ())
+    skip ();
+  g_autofree char *page = make_page (*state, STAGES, &plan);
+  g_autoptr (weft_timeline) t = weft_exec_run (&weft_exec_clock, plan, &options, &error);
+  g_autoptr (weft_critical) c = weft_critical_new (plan, t, FALSE, &error);
+  const struct weft_critical_op *first = &g_array_index (c->path, struct weft_critical_op, 0);
+  g_autofree char *label = weft_op_label (plan->role[t->role[first->row]], first->op);
+  g_autofree char *document =
+      run_page (*state, page, "out.n=w.head.path.path_op.length;w.alongPath(1);out.facts=w.facts();"
+                              "out.pressed=document.getElementById('weft-path').ariaPressed;");
+  g_autofree char *n = attribute (document, "n"), *facts = attribute (document, "facts");
+  g_autofree char *pressed = attribute (document, "pressed");
+  assert_int_equal (atoi (n), c->path->len);
+  assert_true (g_str_has_prefix (facts, label));
+  assert_string_equal (pressed, "true");
+  const struct weft_critical_kind *most = &g_array_index (c->kind, struct weft_critical_kind, 0);
+  g_autofree char *row = g_strdup_printf ("<tr><td>%s</td><td>%u</td>", most->what, most->ops);
+  assert_non_null (strstr (page, row));
+}
+
 static void
 memory_at_its_highest_is_that_of_the_report (void **state)
 {
@@ -155,6 +185,7 @@ many_ops_are_drawn_at_every_zoom (void **state)
 
 static const struct CMUnitTest tests[] = {
   IN_FOLDER (the_page_names_ops_and_what_they_waited_for),
+  IN_FOLDER (the_page_has_the_critical_path),
   IN_FOLDER (memory_at_its_highest_is_that_of_the_report),
   IN_FOLDER (many_ops_are_drawn_at_every_zoom),
 };

@@ -214,4 +214,4 @@ static const struct CMUnitTest tests[] = {
   cmocka_unit_test (wishes_that_make_no_sense_are_refused),
 };
 
-WEFT_TESTS (tests)
+WEFT_TESTS (tests, .seconds = 8)

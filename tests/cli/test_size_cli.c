@@ -131,7 +131,7 @@ the_picture_is_an_svg_with_every_cluster (void **state)
   assert_true (g_str_has_prefix (text, "<svg "));
   assert_contains (text, ">dgx-b200</text>");
   assert_contains (text, ">days against cost</text>");
-  assert_contains (text, ">tokens/s</text>");
+  assert_contains (text, ">tokens/s, with the time that failures take</text>");
   assert_null (strstr (text, "nan"));
   weft_test_answer_free (&a);
 }

@@ -515,4 +515,4 @@ static const struct CMUnitTest tests[] = {
   cmocka_unit_test (lists_leave_out_the_columns_that_do_not_fit),
 };
 
-WEFT_TESTS (tests, .set_up = weft_test_enter_tree)
+WEFT_TESTS (tests, .seconds = 5, .set_up = weft_test_enter_tree)

@@ -484,7 +484,8 @@ a_field_of_another_fabric_is_refused (void **state)
   assert_true (weft_cluster_may_set (&dgx, WEFT_CLUSTER_node_nics, &error));
   assert_false (weft_cluster_may_set (&tpu, WEFT_CLUSTER_node_nics, &error));
   assert_string_equal (error->message,
-                       "found nics with [fabric] kind = torus, wanted it only with kind = rails");
+                       "found nics with [fabric] kind = torus, wanted it only with kind = rails or "
+                       "platform");
   g_clear_error (&error);
   assert_false (weft_cluster_may_set (&dgx, WEFT_CLUSTER_fabric_kind, &error));
   assert_string_equal (error->message,

@@ -9,16 +9,23 @@
 /* limit of drawn jobs, far above the number that test_random_jobs.c plans */
 #define MOST_DRAWN 20000
 
-/* Knobs that random jobs never set: no legal job has another value than the default, or the knob
- * changes only prices and no program. */
+/* Knobs that random jobs never set: no legal job has another value than the default, the knob
+ * changes only prices and no program, or other tests set it (tests/passes/test_finetune.c,
+ * tests/core/test_collective_files.c). */
 static const char *const undrawn[] = {
   "attention_priced_in_fp8",
   "attention_priced_with_dropout",
+  "collective_algorithm_files",
   "experts_priced_as_gpt_oss",
   "fp8_priced_as",
+  "freeze",
+  "lora_alpha",
+  "lora_dim",
+  "lora_dropout",
   "moe_flex_dispatcher_backend",
   "moe_priced_with_next_experts",
   "optimizer", /* a choice with only one value */
+  "target_modules",
 };
 
 static gboolean

@@ -373,4 +373,4 @@ static const struct CMUnitTest tests[] = {
   cmocka_unit_test (replicas_that_hold_the_same_share_the_writing),
 };
 
-WEFT_TESTS (tests)
+WEFT_TESTS (tests, .seconds = 8)

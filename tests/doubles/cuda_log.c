@@ -575,6 +575,25 @@ cuda_log_order (const cuda_log *log)
   return check_tail (log);
 }
 
+static gboolean
+has_work (const cuda_log *log, const struct recorded_call *c)
+{
+  return c->op == WEFT_NO_OP || log->last_work[c->row][c->op] != NONE;
+}
+
+gboolean
+cuda_log_orders_work (const cuda_log *log, uint32_t wait)
+{
+  const struct recorded_call *last = recorded_call_at (log->device, wait);
+
+  for (uint32_t i = wait; i-- > log->first;) {
+    const struct recorded_call *c = recorded_call_at (log->device, i);
+    if (c->kind == RECORDED_record && c->thing == last->thing)
+      return has_work (log, c) && has_work (log, last);
+  }
+  return TRUE;
+}
+
 /* ------------------------------------------------------------------------- waits */
 
 /* The replay of one rank's calls, as if it were alone. A wait for an event of another rank counts

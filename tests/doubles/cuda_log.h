@@ -46,6 +46,10 @@ G_DEFINE_AUTOPTR_CLEANUP_FUNC (cuda_log, cuda_log_free)
 
 /* checks that each memory pool has one arena of the planned size, and finds the addresses */
 char *cuda_log_arenas (cuda_log *log);
+/* Whether the op before the event of recorded call `wait` and the op of the wait both have work. An
+ * exchange of no rows has none, so waits before and after it order nothing. The recording device
+ * runs no copies: the counts of rows are those that the memory holds by chance. */
+gboolean cuda_log_orders_work (const cuda_log *log, uint32_t wait);
 /* checks that every op ran once, with its operands at their addresses */
 char *cuda_log_ops (const cuda_log *log);
 /* checks that work runs in an order that the plan allows, and ends before the step ends */

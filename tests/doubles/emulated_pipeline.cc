@@ -249,32 +249,6 @@ fill_box (const load &l)
   }
 }
 
-bool
-emulated_pipeline_deliver (bool newest)
-{
-  emulated_unwatched own;
-
-  size_t i = loads.size ();
-
-  for (size_t j = 0; j < loads.size (); j++)
-    if (emulated_is_awaited (loads[j].mbarrier) && (newest || i == loads.size ()))
-      i = j;
-  if (i == loads.size ())
-    return false;
-  const load l = loads[i];
-  mbarrier *m = find (l.mbarrier);
-  loads.erase (loads.begin () + (long) i);
-  if (l.from)
-    memcpy (l.to, l.from, l.bytes);
-  else
-    fill_box (l);
-  m->bytes -= (int64_t) l.bytes;
-  if (m->bytes < 0)
-    fail ("a copy brings more bytes than its mbarrier expects");
-  end_phase (l.mbarrier, m);
-  return true;
-}
-
 /* ------------------------------------------------------------------------------ stores */
 
 struct store {
@@ -332,6 +306,7 @@ read (store *s)
 void
 emulated_stores_have_read (void)
 {
+  emulated_sleep (&stores); /* a store may read as late as this: see emulated_pipeline_deliver() */
   emulated_unwatched own;
   std::vector<std::vector<store>> &groups = stores_of_thread ();
 
@@ -352,6 +327,35 @@ emulated_stores_are_done (unsigned open)
       for (size_t i = 0; i < s.data.size (); i++)
         ((float *) s.to)[i] = s.data[i] + (s.adds ? ((float *) s.to)[i] : 0);
     }
+}
+
+bool
+emulated_pipeline_deliver (bool newest)
+{
+  emulated_unwatched own;
+
+  size_t i = loads.size ();
+
+  for (size_t j = 0; j < loads.size (); j++)
+    if (emulated_is_awaited (loads[j].mbarrier) && (newest || i == loads.size ()))
+      i = j;
+  if (i == loads.size ()) {
+    bool reads = emulated_is_awaited (&stores);
+    emulated_wake (&stores);
+    return reads;
+  }
+  const load l = loads[i];
+  mbarrier *m = find (l.mbarrier);
+  loads.erase (loads.begin () + (long) i);
+  if (l.from)
+    memcpy (l.to, l.from, l.bytes);
+  else
+    fill_box (l);
+  m->bytes -= (int64_t) l.bytes;
+  if (m->bytes < 0)
+    fail ("a copy brings more bytes than its mbarrier expects");
+  end_phase (l.mbarrier, m);
+  return true;
 }
 
 /* ----------------------------------------------------------------- barriers of some threads */

@@ -151,6 +151,8 @@ feed (const struct pipe &p, uint8_t *box, uint64_t *full, uint64_t *empty)
   turn_wait (p.turn, p.fault == EMULATOR_TURN_EARLY ? 1 : 0);
   add_floats (p.sum, floats, sizeof *floats * FLOATS);
   stores_commit ();
+  if (p.fault == EMULATOR_STORE_OVERTAKEN)
+    mbarrier_arrive (empty + 2);
   stores_have_read ();
   if (p.fault != EMULATOR_STORE_LEFT)
     stores_are_done<0> ();
@@ -172,6 +174,10 @@ read_box (const struct pipe &p, uint64_t *full, uint64_t *empty)
     mbarrier_arrive (empty + 1);
   if (threadIdx.x == 0 && p.fault == EMULATOR_ARRIVAL_MORE)
     mbarrier_arrive (full), mbarrier_expect (full, 16), mbarrier_arrive (full);
+  if (threadIdx.x == 0 && p.fault == EMULATOR_STORE_OVERTAKEN) {
+    mbarrier_wait (empty + 2, 0);
+    store_for_products ((float *) ((uint8_t *) full - BOX_BYTES), 2.0f);
+  }
 }
 
 __global__ void
@@ -184,6 +190,7 @@ flow (struct pipe p)
     mbarrier_init (full, 1);
     mbarrier_init (empty, 1);
     mbarrier_init (empty + 1, 2);
+    mbarrier_init (empty + 2, 1);
     if (p.fault != EMULATOR_MBARRIER_UNSEEN)
       mbarriers_are_seen ();
   }

@@ -44,6 +44,8 @@ enum emulator_fault {
   EMULATOR_TAKEN_APART,  /* a warp does not take the registers that the others take */
   EMULATOR_STORE_UNSEEN, /* a bulk store of data without a fence to the async proxy */
   EMULATOR_STORE_LEFT,   /* a block ends before its bulk stores are done */
+  /* a thread writes data that a bulk store of another thread may not have read */
+  EMULATOR_STORE_OVERTAKEN,
   EMULATOR_TURN_EARLY,   /* a block waits for a block that has not run */
 
   /* the first of the faults that only the address sanitizer finds */

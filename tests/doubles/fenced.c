@@ -1,12 +1,14 @@
+#define _GNU_SOURCE /* memfd_create() */
 #include "tests/doubles/fenced.h"
 #include "core/base/sanitize.h"
 #include <string.h>
 #include <sys/mman.h>
+#include <unistd.h>
 #if WEFT_ADDRESS_SANITIZER
 #include <sanitizer/asan_interface.h>
 #endif
 
-enum { PAGE = 4096, UNIT = 16, UNTOUCHED = 0xa5 };
+enum { PAGE = 4096, UNIT = 16, UNTOUCHED = 0xa5, MOST_FILLED = 1 << 20 };
 
 struct fenced {
   uint8_t *base;  /* first byte of all pages; the first and the last page cannot be accessed */
@@ -26,6 +28,39 @@ let_touch (void *at, uint64_t bytes, gboolean touch)
 #endif
 }
 
+/* Returns a file in memory with at least `bytes` bytes of 0xff. */
+static int
+file_of_ones (uint64_t bytes)
+{
+  static int file = -1;
+  static uint64_t filled;
+  g_autofree void *ones = g_malloc (MOST_FILLED);
+
+  memset (ones, 0xff, MOST_FILLED);
+  file = file < 0 ? memfd_create ("fenced", 0) : file;
+  for (; filled < bytes; filled += MOST_FILLED)
+    g_assert (pwrite (file, ones, MOST_FILLED, (off_t) filled) == MOST_FILLED);
+  return file;
+}
+
+/* Fills the accessible pages with 0xff. A large area shares its pages with a file until they are
+ * written: kernels use little of the workspace of a library, and filling all 64 MB of it at every
+ * call would take most of the time of the tests. */
+static void
+fill (const struct fenced *f)
+{
+  uint8_t *at = f->base + PAGE;
+
+  if (f->pages <= MOST_FILLED) {
+    g_assert (mprotect (at, f->pages, PROT_READ | PROT_WRITE) == 0);
+    memset (at, 0xff, f->pages);
+    return;
+  }
+  void *shared = mmap (at, f->pages, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_FIXED,
+                       file_of_ones (f->pages), 0);
+  g_assert (shared == at);
+}
+
 void *
 fenced_new (uint64_t bytes, unsigned askew, gboolean at_end)
 {
@@ -36,9 +71,9 @@ fenced_new (uint64_t bytes, unsigned askew, gboolean at_end)
   f->before = askew + (at_end ? (f->pages - askew - bytes) / UNIT * UNIT : 0);
   f->base = mmap (NULL, f->pages + 2 * PAGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   g_assert (f->base != MAP_FAILED);
-  g_assert (mprotect (f->base + PAGE, f->pages, PROT_READ | PROT_WRITE) == 0);
-  memset (f->base + PAGE, UNTOUCHED, f->pages);
-  memset (f->base + PAGE + f->before, 0xff, bytes);
+  fill (f);
+  memset (f->base + PAGE, UNTOUCHED, f->before);
+  memset (f->base + PAGE + f->before + bytes, UNTOUCHED, f->pages - f->before - bytes);
   let_touch (f->base + PAGE, f->pages, FALSE);
   let_touch (f->base + PAGE + f->before, bytes, TRUE);
   if (!all)

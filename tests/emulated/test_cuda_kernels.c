@@ -261,4 +261,4 @@ static const struct CMUnitTest tests[] = {
   cmocka_unit_test (every_kernel_of_cuda_has_a_case),
 };
 
-WEFT_TESTS (tests, .seconds = 28, .begin = read_op)
+WEFT_TESTS (tests, .seconds = 35, .begin = read_op)

@@ -171,4 +171,4 @@ static const struct CMUnitTest tests[] = {
   cmocka_unit_test_prestate (random_jobs_whose_rows_go_by_counts_train_as_on_the_cpu, &drawn),
 };
 
-WEFT_TESTS (tests, .seconds = 23, .begin = read_draw)
+WEFT_TESTS (tests, .seconds = 30, .begin = read_draw)

@@ -380,4 +380,4 @@ static const struct CMUnitTest tests[] = {
   TEST (processes_that_were_told_different_things_are_refused),
 };
 
-WEFT_TESTS (tests, .seconds = 8, .begin = be_process)
+WEFT_TESTS (tests, .seconds = 13, .begin = be_process)

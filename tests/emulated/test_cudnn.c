@@ -602,4 +602,4 @@ static const struct CMUnitTest tests[] = {
   cmocka_unit_test (cudnn_says_which_plans_it_has_for_ampere),
 };
 
-WEFT_TESTS (tests, .seconds = 18, .set_up = make_caches, .tear_down = weft_test_folder_remove)
+WEFT_TESTS (tests, .seconds = 22, .set_up = make_caches, .tear_down = weft_test_folder_remove)

@@ -48,6 +48,7 @@ static const char *const words[EMULATOR_N_FAULT] = {
   [EMULATOR_TAKEN_APART] = "a warp without the registers of its warpgroup",
   [EMULATOR_STORE_UNSEEN] = "a bulk store without a fence",
   [EMULATOR_STORE_LEFT] = "a bulk store without a wait",
+  [EMULATOR_STORE_OVERTAKEN] = "a write of data that a bulk store has yet to read",
   [EMULATOR_TURN_EARLY] = "a turn that has not come",
   [EMULATOR_READ_BEHIND] = "a word read beyond shared memory",
   [EMULATOR_OWN_BEHIND] = "a word beyond an array of a thread",

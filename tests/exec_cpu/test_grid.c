@@ -200,4 +200,4 @@ static const struct CMUnitTest tests[] = {
   cmocka_unit_test (every_sampled_combination_has_the_bits_of_one_rank),
 };
 
-WEFT_TESTS (tests, .seconds = 67)
+WEFT_TESTS (tests, .seconds = 60)

@@ -97,4 +97,4 @@ static const struct CMUnitTest tests[] = {
   cmocka_unit_test (dependencies_that_matter_show_in_the_bits),
 };
 
-WEFT_TESTS (tests)
+WEFT_TESTS (tests, .seconds = 15)

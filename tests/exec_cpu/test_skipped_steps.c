@@ -225,4 +225,4 @@ static const struct CMUnitTest tests[] = {
   cmocka_unit_test (a_norm_is_clipped_to_its_limit_and_one_that_is_not_finite_to_nothing),
 };
 
-WEFT_TESTS (tests)
+WEFT_TESTS (tests, .seconds = 7)

@@ -597,4 +597,4 @@ static const struct CMUnitTest tests[] = {
   cmocka_unit_test (the_command_dumps_the_gradients_of_other_software),
 };
 
-WEFT_TESTS (tests)
+WEFT_TESTS (tests, .seconds = 6)

@@ -327,4 +327,4 @@ static const struct CMUnitTest tests[] = {
   cmocka_unit_test (counts_fit_to_the_last_row_and_never_by_overflow),
 };
 
-WEFT_TESTS (tests, .seconds = 10, .begin = read_draw)
+WEFT_TESTS (tests, .seconds = 15, .begin = read_draw)

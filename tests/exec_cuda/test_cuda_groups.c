@@ -1,5 +1,5 @@
 /* What NCCL requires of windows (registered buffers): all members of a communicator have windows of
- * the same size and layout, and open them in the same order. */
+ * the same size and layout, and open them in the same order. Collectives that NCCL cannot run. */
 #include "exec_gpu/cuda/exec_cuda.h"
 #include "tests/made/random_job.h"
 #include "tests/doubles/recorded_cuda.h"
@@ -79,9 +79,27 @@ memory_may_be_registered_with_a_communicator_alone (void **state)
   assert_int_equal (w.symmetric, 0);
 }
 
+/* NCCL runs its own algorithms only. */
+static void
+collectives_from_files_are_refused (void **state)
+{
+  g_autoptr (weft_plan) plan =
+      weft_test_plan (NANO "gpus=2 reduction_order=fast collective_algorithm_files=dp:%s",
+                      WEFT_SOURCE_DIR "/docs/ideas/ring.txt");
+  g_autoptr (recorded_cuda) d = recorded_cuda_new ();
+  g_autoptr (GError) error = NULL;
+  const struct weft_exec_options options = { 0 };
+
+  (void) state;
+  assert_null (weft_exec_cuda_open (&d->calls, plan, &options, &error));
+  assert_non_null (strstr (error->message, "found files, wanted none on GPUs"));
+  assert_int_equal (d->n_open, 0);
+}
+
 static const struct CMUnitTest tests[] = {
   cmocka_unit_test (windows_are_of_ranks_with_one_program),
   cmocka_unit_test (memory_may_be_registered_with_a_communicator_alone),
+  cmocka_unit_test (collectives_from_files_are_refused),
 };
 
 WEFT_TESTS (tests)

@@ -358,4 +358,4 @@ static const struct CMUnitTest tests[] = {
   WITH_DEVICE (a_comparison_names_what_libraries_took),
 };
 
-WEFT_TESTS (tests)
+WEFT_TESTS (tests, .seconds = 6)

@@ -542,4 +542,4 @@ static const struct CMUnitTest tests[] = {
   cmocka_unit_test (a_communicator_that_one_process_cannot_open_ends_all),
 };
 
-WEFT_TESTS (tests, .begin = be_process)
+WEFT_TESTS (tests, .seconds = 17, .begin = be_process)

@@ -646,4 +646,4 @@ static const struct CMUnitTest tests[] = {
   cmocka_unit_test (when_the_process_of_rank_0_is_killed_the_others_end_and_name_it),
 };
 
-WEFT_TESTS (tests, .begin = be_process)
+WEFT_TESTS (tests, .seconds = 7, .begin = be_process)

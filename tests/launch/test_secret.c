@@ -691,4 +691,4 @@ static const struct CMUnitTest tests[] = {
   cmocka_unit_test (a_host_that_is_not_this_machine_is_listened_for_everywhere),
 };
 
-WEFT_TESTS (tests)
+WEFT_TESTS (tests, .seconds = 6)

@@ -394,4 +394,4 @@ static const struct CMUnitTest tests[] = {
   cmocka_unit_test (a_step_of_deepseek_v3_is_faster_and_hides_what_travels),
 };
 
-WEFT_TESTS (tests, .seconds = 17)
+WEFT_TESTS (tests, .seconds = 15)

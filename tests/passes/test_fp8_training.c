@@ -233,4 +233,4 @@ static const struct CMUnitTest tests[] = {
                                    weft_test_folder_make, weft_test_folder_remove),
 };
 
-WEFT_TESTS (tests, .seconds = 7)
+WEFT_TESTS (tests, .seconds = 8)

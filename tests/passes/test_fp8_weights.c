@@ -643,4 +643,4 @@ static const struct CMUnitTest tests[] = {
                                    weft_test_folder_remove),
 };
 
-WEFT_TESTS (tests, .seconds = 8)
+WEFT_TESTS (tests, .seconds = 9)

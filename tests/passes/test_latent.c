@@ -494,4 +494,4 @@ static const struct CMUnitTest tests[] = {
   cmocka_unit_test (a_stage_of_deepseek_v3_has_its_published_tensors),
 };
 
-WEFT_TESTS (tests)
+WEFT_TESTS (tests, .seconds = 6)

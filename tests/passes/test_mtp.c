@@ -305,4 +305,4 @@ static const struct CMUnitTest tests[] = {
       predictions_give_the_bits_of_one_rank_on_ranks_that_share_tensors_and_sequences),
 };
 
-WEFT_TESTS (tests, .seconds = 10)
+WEFT_TESTS (tests, .seconds = 9)

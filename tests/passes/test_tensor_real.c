@@ -306,4 +306,4 @@ static const struct CMUnitTest tests[] = {
   cmocka_unit_test (parts_of_a_tensor_are_all_of_it),
 };
 
-WEFT_TESTS (tests)
+WEFT_TESTS (tests, .seconds = 12)

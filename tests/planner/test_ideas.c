@@ -1,16 +1,8 @@
-/* docs/ideas.md: its figures are what its commands draw, and the files that it shows are those of
- * docs/ideas/. */
-#include "tests/runner/figures.h"
-#include "tests/runner/folder.h"
+/* docs/ideas.md: the files that it shows are those of docs/ideas/. tests/cli/test_figures.c draws
+ * its figures. */
 #include "tests/runner/runner.h"
 #include <glib.h>
 #include <string.h>
-
-static void
-every_figure_is_what_its_command_draws (void **state)
-{
-  assert_int_equal (test_figures_check ("docs/ideas.md", *state), 3);
-}
 
 /* Whether the page has all lines of a file, one after the other, indented by four blanks. */
 static void
@@ -43,8 +35,6 @@ the_page_shows_its_files_which_have_under_30_lines (void **state)
 }
 
 static const struct CMUnitTest tests[] = {
-  cmocka_unit_test_setup_teardown (every_figure_is_what_its_command_draws, weft_test_folder_make,
-                                   weft_test_folder_remove),
   cmocka_unit_test (the_page_shows_its_files_which_have_under_30_lines),
 };
 

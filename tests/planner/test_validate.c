@@ -616,7 +616,6 @@ rules_are_applied_from_top_to_bottom (void **state)
 {
   static const char rules[] = "[dtype = blank and tier = A|B]\n"
                               "column.dtype = odd\n"
-                              "column.micro_batch = 7\n"
                               "[dtype = odd]\n"
                               "column.mfu_pct = {micro_batch} * 3 / 4\n"
                               "strategy.bucket_size = 5\n"
@@ -640,9 +639,27 @@ rules_are_applied_from_top_to_bottom (void **state)
     if (!first) {
       const struct weft_applied *last = g_ptr_array_index (row->applied, row->applied->len - 1);
       assert_string_equal (last->value, "2000");
-      assert_int_equal (last->line, 10);
+      assert_int_equal (last->line, 9);
     }
   }
+}
+
+/* A rule replaces no value that the source prints: the row is refused, and the message names rule,
+ * line, cell and the condition that is missing. */
+static void
+a_rule_for_a_printed_cell_is_refused (void **state)
+{
+  g_autofree char *path = g_build_filename (*state, "a.ini", NULL);
+  g_autoptr (weft_published) table = load (SMALL);
+  g_autoptr (GError) error = NULL;
+
+  assert_true (g_file_set_contents (path, "[id = *-001]\ncolumn.micro_batch = 7\n", -1, NULL));
+  g_autoptr (weft_assumptions) assumptions = assume (path);
+  g_autoptr (weft_row_job) row = weft_row_job_new (assumptions, table, 0, &error);
+  assert_non_null (error);
+  assert_non_null (strstr (error->message, "rule [id = *-001], line 2: column.micro_batch = 7: "
+                                           "found \"2\" in this cell"));
+  assert_non_null (strstr (error->message, "\"and micro_batch = blank\""));
 }
 
 /* Conditions of rules may contain arithmetic with columns. A condition that uses a blank cell is
@@ -836,6 +853,7 @@ static const struct CMUnitTest tests[] = {
   cmocka_unit_test (a_word_that_nobody_knows_is_no_default),
   IN_A_FOLDER (assumptions_that_say_nothing_are_refused_with_their_line),
   IN_A_FOLDER (rules_are_applied_from_top_to_bottom),
+  IN_A_FOLDER (a_rule_for_a_printed_cell_is_refused),
   IN_A_FOLDER (a_condition_may_compare_an_expression),
   cmocka_unit_test (json_has_every_member_of_its_schema),
   cmocka_unit_test (a_mean_error_above_the_limit_is_status_3),
@@ -845,4 +863,4 @@ static const struct CMUnitTest tests[] = {
   cmocka_unit_test (bad_words_are_usage),
 };
 
-WEFT_TESTS (tests)
+WEFT_TESTS (tests, .seconds = 7)

@@ -303,4 +303,4 @@ static const struct CMUnitTest tests[] = {
   TEST (saving_right_after_a_lazy_step_saves_what_the_owners_have),
 };
 
-WEFT_TESTS (tests, .seconds = 35)
+WEFT_TESTS (tests, .seconds = 45)

@@ -479,4 +479,4 @@ static const struct CMUnitTest tests[] = {
   cmocka_unit_test (the_twin_counts_parameters_and_flops_as_weft_does),
 };
 
-WEFT_TESTS (tests, .seconds = 25)
+WEFT_TESTS (tests, .seconds = 45)

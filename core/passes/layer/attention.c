@@ -176,6 +176,16 @@ weft_layer_attention (struct weft_step *s, struct weft_saved *saved)
   keep_own (s, saved);
 }
 
+/* Appends the input gradients of the norms of queries and keys, in place. */
+static void
+head_norm_dgrad (struct weft_step *s, const struct weft_saved *saved, uint32_t dqkv,
+                 const uint32_t weight[2])
+{
+  weft_emit (
+      s, WEFT_OP_HEAD_NORM_DGRAD, "qk_norm", head_norm_shape (s),
+      WEFT_USES (WEFT_RW (dqkv), WEFT_R (saved->raw), WEFT_R (weight[0]), WEFT_R (weight[1])));
+}
+
 /* Appends the backward of the norms of queries and keys. The gradient of such a norm's weight is a
  * sum over all heads, so each tensor parallel rank has a partial sum. These partial sums are added
  * over the ranks like the partial sums over rows in norm.c. */
@@ -187,18 +197,18 @@ head_norm_backward (struct weft_step *s, const struct weft_saved *saved, uint32_
   struct weft_use grad[2] = { weft_grad_begin (s, param[0]), weft_grad_begin (s, param[1]) };
   uint32_t weight[] = { weft_weight_read (s, param[0]), weft_weight_read (s, param[1]) };
   struct weft_shape shape = head_norm_shape (s);
+  gboolean trained = weft_params_trains (s, param[0]);
 
-  if (s->mesh->tp > 1 && s->canonical) {
+  if (!trained)
+    head_norm_dgrad (s, saved, dqkv, weight);
+  else if (s->mesh->tp > 1 && s->canonical) {
     uint32_t all_dqkv = weft_tensor_all_gather (s, dqkv, "qk_norm"),
              all_raw = weft_tensor_all_gather (s, saved->raw, "qk_norm");
     shape.dim[2] = s->mesh->tp;
     shape.dim[3] = s->width.together > 1 ? s->width.together : 0;
     weft_emit (s, WEFT_OP_HEAD_NORM_WGRAD, "qk_norm", shape,
                WEFT_USES (WEFT_R (all_dqkv), WEFT_R (all_raw), grad[0], grad[1]));
-    shape.dim[2] = shape.dim[3] = 0;
-    weft_emit (
-        s, WEFT_OP_HEAD_NORM_DGRAD, "qk_norm", shape,
-        WEFT_USES (WEFT_RW (dqkv), WEFT_R (saved->raw), WEFT_R (weight[0]), WEFT_R (weight[1])));
+    head_norm_dgrad (s, saved, dqkv, weight);
   } else {
     weft_emit (s, WEFT_OP_HEAD_NORM_BWD, "qk_norm", shape,
                WEFT_USES (WEFT_RW (dqkv), WEFT_R (saved->raw), WEFT_R (weight[0]),

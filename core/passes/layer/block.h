@@ -40,7 +40,9 @@ struct weft_delayed {
 };
 
 struct weft_layer {
-  struct weft_saved *saved;         /* [n_micro][n_layers] */
+  struct weft_saved *saved; /* [n_micro][n_layers] */
+  /* [n_micro][n_layers][WEFT_N_LORA]: outputs of the first matrix of each adapter, for backward */
+  uint32_t *adapted;
   struct weft_saved_end *saved_end; /* [n_micro]: ends.h */
   struct weft_saved_mtp *saved_mtp; /* array [n_micro][mtp_num_layers] */
 
@@ -76,15 +78,29 @@ uint32_t weft_cast_to_residual (struct weft_step *s, uint32_t buf, const char *n
  * all-gathered first if it is sharded. */
 uint32_t weft_layer_weight (struct weft_step *s, enum weft_layer_param which);
 
-/* Computes y = x w^T + b with n outputs and k inputs on this rank. The bias is the parameter after
- * the weight in the list of parameters. Returns y. */
+/* Computes y = x w^T + b with n outputs and k inputs on this rank, and adds the product of the LoRA
+ * adapter if the job has one (adapter.c). The bias is the parameter after the weight in the list of
+ * parameters. Returns y. */
 uint32_t weft_linear (struct weft_step *s, const char *name, enum weft_layer_param which,
                       uint32_t x, uint64_t n, uint64_t k);
 
 /* Appends the backward of weft_linear(). dy is the gradient of y; x is the saved input. Returns the
- * gradient of x. The weight gradient may be delayed. */
+ * gradient of x, or WEFT_NO_BUF if nothing below is trained (weft_params_flows_below()). The weight
+ * gradient may be delayed. */
 uint32_t weft_linear_backward (struct weft_step *s, const char *name, enum weft_layer_param which,
                                uint32_t dy, uint32_t x, uint64_t n, uint64_t k);
+
+/* Like weft_linear() and weft_linear_backward(), without the adapter. flows: whether the gradient
+ * of x is needed; if not, the function returns WEFT_NO_BUF. size: outputs n and inputs k. */
+struct weft_linear_operands {
+  uint32_t dy, x;
+  gboolean flows;
+};
+uint32_t weft_linear_alone (struct weft_step *s, const char *name, enum weft_layer_param which,
+                            uint32_t x, uint64_t n, uint64_t k);
+uint32_t
+weft_linear_alone_backward (struct weft_step *s, const char *name, enum weft_layer_param which,
+                            struct weft_linear_operands o, const uint64_t size[2]);
 
 /* Appends the kernels of a weight gradient. If weight gradients are delayed, stores a copy of *d in
  * a list instead. */
@@ -130,8 +146,9 @@ uint32_t weft_norm_stream (struct weft_step *s, const char *name, enum weft_laye
 uint32_t weft_norm_again (struct weft_step *s, const char *name, enum weft_layer_param which,
                           uint32_t x);
 
-/* Returns dresidual plus the input gradient of the norm. The sum overwrites dresidual, or is in a
- * new buffer if weight gradients are delayed. */
+/* Returns dresidual plus the input gradient of the norm, or WEFT_NO_BUF if neither the norm nor
+ * anything below is trained. The sum overwrites dresidual, or is in a new buffer if weight
+ * gradients are delayed. */
 uint32_t weft_norm_backward (struct weft_step *s, const char *name, enum weft_layer_param which,
                              uint32_t dy, uint32_t x, uint32_t dresidual);
 
@@ -145,7 +162,7 @@ uint32_t weft_norm_backward_apart (struct weft_step *s, const char *name,
 uint32_t weft_stream_add (struct weft_step *s, const char *name, uint32_t a, uint32_t b);
 
 /* Operands for the backward of any norm. weft_norm_gradients() appends this backward: the gradients
- * of weight and bias (`param`), and dx = dresidual + input gradient. */
+ * of weight and bias (`param`) unless they are frozen, and dx = dresidual + input gradient. */
 struct weft_norm_operands {
   uint32_t dy, x, dresidual, dx;
   uint64_t columns; /* row width of the norm; 0: the hidden size */

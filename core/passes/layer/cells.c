@@ -49,7 +49,7 @@ weft_cell_end (struct weft_step *s, const struct weft_cell *cell, uint32_t x)
     if (chunk->head)
       weft_head_forward (s, cell->micro, x);
     weft_cast_end_pass (s);
-  } else if (chunk->embedding)
+  } else if (chunk->embedding && x != WEFT_NO_BUF)
     weft_embed_backward (s, cell->micro, x);
 }
 
@@ -149,6 +149,7 @@ weft_layer_begin (struct weft_step *s)
   struct weft_layer *layer = s->layer = g_new0 (struct weft_layer, 1);
 
   layer->saved = g_new0 (struct weft_saved, (size_t) s->n_micro * s->n_layers);
+  layer->adapted = g_new (uint32_t, (size_t) s->n_micro * s->n_layers * WEFT_N_LORA);
   layer->saved_end = g_new0 (struct weft_saved_end, s->n_micro);
   layer->saved_mtp = g_new0 (struct weft_saved_mtp, s->n_micro * s->model->mtp_num_layers);
   layer->cast_cache = WEFT_NO_BUF;
@@ -182,6 +183,7 @@ weft_layer_end (struct weft_step *s)
   g_free (layer->partial);
   g_free (layer->cast_view);
   g_free (layer->saved);
+  g_free (layer->adapted);
   g_free (layer->saved_end);
   g_free (layer->saved_mtp);
   g_free (layer);

@@ -166,6 +166,14 @@ weft_embed_words_gradient (struct weft_step *s, struct weft_embed_lookup words,
              WEFT_USES (WEFT_R (words.ids), WEFT_R (words.dx), table, positions));
 }
 
+/* The backward of the norm after a frozen embedding, if that norm is trained. */
+static void
+norm_words_backward (struct weft_step *s, const struct weft_saved_end *end, uint32_t dx)
+{
+  if (weft_params_trains (s, weft_params_of_end (s, WEFT_EMBED_NORM_WEIGHT)))
+    normalise_words_backward (s, end, weft_drop_backward (s, WEFT_DROP_EMBEDDING, dx, end->mask));
+}
+
 void
 weft_embed_backward (struct weft_step *s, uint32_t micro, uint32_t dx)
 {
@@ -175,6 +183,10 @@ weft_embed_backward (struct weft_step *s, uint32_t micro, uint32_t dx)
    * reads the unit (megatron_fsdp.py, _pre_backward). */
   weft_weight_gather_unread (s, table);
   weft_weight_gather_unread (s, position);
+  if (!weft_job_trains (s->job, WEFT_FREEZE_EMBEDDING)) {
+    norm_words_backward (s, &s->layer->saved_end[micro], dx);
+    return;
+  }
   struct weft_use dtable = weft_grad_begin (s, table), dposition = weft_grad_begin (s, position);
 
   dx = weft_embed_words_backward (s, &s->layer->saved_end[micro], dx);
@@ -335,6 +347,8 @@ weft_head_wgrad (struct weft_step *s, const uint32_t *dlogits, const uint32_t *n
 static void
 head_wgrad (struct weft_step *s, const uint32_t *dlogits, const uint32_t *normed)
 {
+  if (!weft_job_trains (s->job, WEFT_FREEZE_HEAD))
+    return;
   struct weft_use dw = weft_head_begin (s);
 
   weft_head_wgrad (s, dlogits, normed, dw);
@@ -348,7 +362,7 @@ weft_head_delayed_wgrad (struct weft_step *s, uint32_t micro)
   g_autofree uint32_t *normed = g_new (uint32_t, n), *dlogits = g_new (uint32_t, n);
 
   /* if the output layer is fused with the loss, head_chunks.c has already computed the gradients */
-  if (weft_job_fuses_head (s->job))
+  if (weft_job_fuses_head (s->job) || !weft_job_trains (s->job, WEFT_FREEZE_HEAD))
     return;
   for (uint32_t depth = 0; depth < n; depth++) {
     normed[depth] = weft_tensor_gather_rows (s, weft_head_end (s, micro, depth)->normed, "head");
@@ -387,18 +401,30 @@ weft_head_run_deferred_wgrads (struct weft_step *s)
   s->at = at;
 }
 
-/* Returns the gradient of the output layer's input. If `normed` is not NULL, sets *normed to the
- * all-gathered input of the output layer. */
+/* Whether backward continues below the output layer: the final norm, or something below it, is
+ * trained. */
+static gboolean
+leaves_head (const struct weft_step *s)
+{
+  return weft_job_trains (s->job, WEFT_FREEZE_NORM) || weft_job_enters_layers (s->job);
+}
+
+/* Returns the gradient of the output layer's input, or WEFT_NO_BUF if nothing below is trained. If
+ * `normed` is not NULL, sets *normed to the all-gathered input of the output layer. */
 static uint32_t
 predict_backward (struct weft_step *s, const struct weft_saved_end *end, uint32_t gradient,
                   uint32_t *normed)
 {
-  uint32_t dn = weft_step_buffer (s, WEFT_BUF_ACTIVATIONS, weft_tensor_partial (s),
-                                  s->tokens * s->model->hidden_size, "head");
+  uint32_t dn = WEFT_NO_BUF;
 
+  if (leaves_head (s))
+    dn = weft_step_buffer (s, WEFT_BUF_ACTIVATIONS, weft_tensor_partial (s),
+                           s->tokens * s->model->hidden_size, "head");
   weft_loss_backward (s, end, gradient);
   if (normed)
     *normed = weft_tensor_gather_rows (s, end->normed, "head");
+  if (dn == WEFT_NO_BUF)
+    return dn;
   weft_head_dgrad (s, end->logits, weft_cast_weight (s, weft_head_param (s)), dn);
   return weft_tensor_reduce_rows (s, dn, "head");
 }
@@ -408,7 +434,8 @@ whole_backward (struct weft_step *s, uint32_t micro, uint32_t *dn)
 {
   uint32_t gradient = weft_loss_is_fused (s) ? WEFT_NO_BUF : weft_loss_gradient (s);
   uint32_t n = weft_head_ends (s);
-  gboolean later = weft_step_is_split (s) || defer (s, micro);
+  gboolean later =
+      weft_step_is_split (s) || !weft_job_trains (s->job, WEFT_FREEZE_HEAD) || defer (s, micro);
   g_autofree uint32_t *normed = g_new (uint32_t, n), *dlogits = g_new (uint32_t, n);
 
   /* the loop follows the order of autograd: the model's own loss, which forward computed last,
@@ -431,6 +458,10 @@ weft_head_backward (struct weft_step *s, uint32_t micro)
   g_autofree uint32_t *dn = g_new (uint32_t, n);
 
   (weft_job_fuses_head (s->job) ? weft_head_chunks : whole_backward) (s, micro, dn);
+  if (!leaves_head (s)) {
+    leave_head (s);
+    return WEFT_NO_BUF;
+  }
   for (uint32_t depth = 0; depth < n; depth++) {
     dn[depth] = weft_cast_to_compute (s, dn[depth], "final_norm");
     dn[depth] = weft_cast (s, dn[depth], s->dtype, "final_norm");
@@ -442,5 +473,5 @@ weft_head_backward (struct weft_step *s, uint32_t micro)
   o.dx = weft_activation (s, s->model->hidden_size, "dresidual");
   weft_norm_gradients (s, "final_norm", norm, &o);
   leave_head (s);
-  return o.dx;
+  return weft_job_enters_layers (s->job) ? o.dx : WEFT_NO_BUF;
 }

@@ -125,12 +125,16 @@ normalise_again (struct weft_step *s, struct weft_saved *saved)
 }
 
 /* Ends the backward of a layer: sets pass->x to the gradient of the layer's input. dn1 is the
- * gradient of the attention block's input. */
+ * gradient of the attention block's input, or WEFT_NO_BUF if nothing below is trained. */
 static void
 leave_attention (struct weft_step *s, struct weft_layer_pass *pass, uint32_t dn1)
 {
   const struct weft_saved *saved = pass->saved;
 
+  if (dn1 == WEFT_NO_BUF) {
+    pass->x = WEFT_NO_BUF;
+    return;
+  }
   if (s->model->residual == WEFT_RESIDUAL_ONE_NORM)
     dn1 = weft_stream_add (s, "dn1", weft_cast_to_residual (s, dn1, "norm1"),
                            weft_cast_to_residual (s, pass->beside, "norm1"));
@@ -140,8 +144,10 @@ leave_attention (struct weft_step *s, struct weft_layer_pass *pass, uint32_t dn1
     pass->x = weft_norm_backward (s, "norm1", WEFT_NORM1_WEIGHT, dn1, saved->x, pass->x);
 }
 
-static void
-attend_backward (struct weft_step *s, struct weft_layer_pass *pass)
+/* Appends the backward of the output projection and what follows it. Returns the gradient of the
+ * attention output, or WEFT_NO_BUF if nothing below is trained. */
+static uint32_t
+project_backward (struct weft_step *s, struct weft_layer_pass *pass)
 {
   const struct weft_widths *w = &s->width;
   struct weft_saved *saved = pass->saved;
@@ -150,7 +156,22 @@ attend_backward (struct weft_step *s, struct weft_layer_pass *pass)
   weft_after_module (s, weft_params_of_mlp (s, pass->layer));
   uint32_t dp = weft_drop_backward (s, WEFT_DROP_ATTENTION, branch, saved->mask_o);
   dp = weft_layer_output_norm_backward (s, TRUE, saved->made, dp);
-  uint32_t d_o = weft_linear_backward (s, "proj", WEFT_PROJ_WEIGHT, dp, saved->o, w->h, w->own);
+  return dp == WEFT_NO_BUF
+             ? dp
+             : weft_linear_backward (s, "proj", WEFT_PROJ_WEIGHT, dp, saved->o, w->h, w->own);
+}
+
+static void
+attend_backward (struct weft_step *s, struct weft_layer_pass *pass)
+{
+  const struct weft_widths *w = &s->width;
+  struct weft_saved *saved = pass->saved;
+  uint32_t d_o = pass->x == WEFT_NO_BUF ? WEFT_NO_BUF : project_backward (s, pass);
+
+  if (d_o == WEFT_NO_BUF) {
+    pass->x = WEFT_NO_BUF;
+    return;
+  }
   gboolean latent = weft_recomputes (s, WEFT_MODULE_MLA_UP_PROJ);
   if (latent) {
     normalise_again (s, saved);

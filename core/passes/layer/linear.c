@@ -1,6 +1,6 @@
 /* The linear layers of a transformer layer: y = x w^T + b, input gradients, and weight gradients.
- * Weight gradients may be delayed (delay_wgrad_compute, and schedules that split backward
- * passes). */
+ * Frozen weights have no weight gradients. adapter.c adds LoRA adapters to linear layers. Weight
+ * gradients may be delayed (delay_wgrad_compute, and schedules that split backward passes). */
 #include "core/passes/layer/fp8_products.h"
 #include "core/passes/layer/moe.h"
 
@@ -29,6 +29,14 @@ cut_of (const struct weft_step *s, uint32_t param)
   return row->ways > 1 ? row->cut : WEFT_CUT_NONE;
 }
 
+/* The bias of a linear layer is the parameter after its weight in the list of parameters. Matrices
+ * of adapters have none. */
+static uint32_t
+bias_of (const struct weft_step *s, enum weft_layer_param which)
+{
+  return weft_params_is_lora (which) ? WEFT_NO_PARAM : weft_params_layer (s, which + 1);
+}
+
 /* Returns the number of rows that a linear layer processes on this rank. If the weight is not
  * sharded, these are only the rank's own rows; otherwise the rows of all tokens. */
 static uint64_t
@@ -46,14 +54,17 @@ set_leaves (const struct weft_step *s, enum weft_layer_param which, struct weft_
             gboolean backward)
 {
   const struct weft_widths *w = &s->width;
+  uint64_t kv = (uint64_t) (s->model->num_query_groups * s->model->kv_channels) / s->mesh->tp;
   const struct {
     gboolean outputs;
     uint32_t leaves;
     uint64_t tail;
   } maps[WEFT_N_LAYER_PARAM] = {
-    [WEFT_QKV_WEIGHT] = { TRUE, s->leaves.attention,
-                          (uint64_t) (s->model->num_query_groups * s->model->kv_channels) /
-                              s->mesh->tp },
+    [WEFT_QKV_WEIGHT] = { TRUE, s->leaves.attention, kv },
+    [WEFT_QKV_LORA_B] = { TRUE, s->leaves.attention, kv },
+    [WEFT_PROJ_LORA_A] = { FALSE, s->leaves.attention, 0 },
+    [WEFT_FC1_LORA_B] = { TRUE, s->leaves.mlp, w->up - w->f },
+    [WEFT_FC2_LORA_A] = { FALSE, s->leaves.mlp, 0 },
     [WEFT_PROJ_WEIGHT] = { FALSE, s->leaves.attention, 0 },
     [WEFT_FC1_WEIGHT] = { TRUE, s->leaves.mlp, w->up - w->f },
     [WEFT_FC2_WEIGHT] = { FALSE, s->leaves.mlp, 0 },
@@ -147,8 +158,8 @@ gathers_codes (const struct weft_step *s, uint32_t param)
 }
 
 uint32_t
-weft_linear (struct weft_step *s, const char *name, enum weft_layer_param which, uint32_t x,
-             uint64_t n, uint64_t k)
+weft_linear_alone (struct weft_step *s, const char *name, enum weft_layer_param which, uint32_t x,
+                   uint64_t n, uint64_t k)
 {
   uint32_t param = weft_params_layer (s, which), y;
   gboolean partial = cut_of (s, param) == WEFT_CUT_COLUMNS;
@@ -159,7 +170,7 @@ weft_linear (struct weft_step *s, const char *name, enum weft_layer_param which,
   p.shape.out_dtype = partial ? weft_tensor_partial (s) : s->product_dtype;
   set_leaves (s, which, &p.shape, FALSE);
   x = take_factors (s, &p, param, x);
-  uint32_t bias = weft_layer_weight (s, which + 1);
+  uint32_t bias = weft_weight_read (s, bias_of (s, which));
   p.bias = partial ? WEFT_NO_BUF : bias;
   if (!weft_overlap_forward (s, &p, x, &y)) {
     if (cut_of (s, param) == WEFT_CUT_ROWS && gathers_codes (s, param))
@@ -241,6 +252,8 @@ weft_linear_gradient (struct weft_step *s, const struct weft_delayed *d)
 
   later.micro = s->at.micro;
   later.chunk = s->at.chunk;
+  if (!weft_params_trains (s, d->weight))
+    return;
   if (weft_step_delays (s))
     g_array_append_val (s->layer->delayed, later);
   else
@@ -351,11 +364,14 @@ reduce_gradient (struct weft_step *s, const struct weft_piece *p, uint32_t dx)
 }
 
 /* Backward of y = x w^T: the input gradient comes first, then the weight gradient. Collectives of
- * one of these matrix products overlap kernels of the other. */
+ * one of these matrix products overlap kernels of the other. Only what is needed is computed: the
+ * weight gradient of a trained weight, and the input gradient if something below is trained. */
 uint32_t
-weft_linear_backward (struct weft_step *s, const char *name, enum weft_layer_param which,
-                      uint32_t dy, uint32_t x, uint64_t n, uint64_t k)
+weft_linear_alone_backward (struct weft_step *s, const char *name, enum weft_layer_param which,
+                            struct weft_linear_operands o, const uint64_t size[2])
 {
+  uint32_t dy = o.dy, x = o.x;
+  uint64_t n = size[0], k = size[1];
   uint32_t w = weft_params_layer (s, which), dx;
   gboolean partial = cut_of (s, w) == WEFT_CUT_ROWS;
   struct weft_piece p = { .name = name,
@@ -365,7 +381,7 @@ weft_linear_backward (struct weft_step *s, const char *name, enum weft_layer_par
                             .layer = s->at.layer,
                             .which = which,
                             .weight = w,
-                            .bias = weft_params_layer (s, which + 1),
+                            .bias = bias_of (s, which),
                             .dy = dy,
                             .x = x,
                             .n = n,
@@ -375,10 +391,16 @@ weft_linear_backward (struct weft_step *s, const char *name, enum weft_layer_par
   p.shape.out_dtype = partial ? weft_tensor_partial (s) : s->product_dtype;
   set_leaves (s, which, &p.shape, TRUE);
   take_gradient (s, &p, &d);
-  if (partial)
+  if (partial && weft_params_trains (s, w))
     d.x = take_input (s, &d);
-  take_weight_back (s, &p, w);
   uint32_t own = d.dy;
+  if (!o.flows) {
+    if (cut_of (s, w) == WEFT_CUT_COLUMNS && weft_params_trains (s, w))
+      d.dy = weft_tensor_gather_rows (s, d.dy, name);
+    weft_linear_gradient (s, &d);
+    return WEFT_NO_BUF;
+  }
+  take_weight_back (s, &p, w);
   if (!weft_overlap_dgrad (s, &p, &d.dy, &dx)) {
     if (cut_of (s, w) == WEFT_CUT_COLUMNS && gathers_codes (s, w))
       d.dy = weft_tensor_gather_rows (s, d.dy, name);

@@ -86,15 +86,18 @@ normalise_again (struct weft_step *s, struct weft_saved *saved)
 }
 
 /* Sets pass->x to the gradient of the residual stream before the MLP. dn2 is the gradient of fc1's
- * input. With residual = parallel_one_norm, sets pass->beside to dn2 instead. If attention and MLP
- * read one residual stream, the backward of attention reads the gradient of the layer's output from
+ * input; if it is WEFT_NO_BUF, nothing below is trained, and pass->x becomes WEFT_NO_BUF. With
+ * residual = parallel_one_norm, sets pass->beside to dn2 instead. If attention and MLP read one
+ * residual stream, the backward of attention reads the gradient of the layer's output from
  * pass->branch. */
 static void
 join_gradients (struct weft_step *s, struct weft_layer_pass *pass, uint32_t dn2)
 {
   const struct weft_saved *saved = pass->saved;
 
-  if (s->model->residual == WEFT_RESIDUAL_ONE_NORM)
+  if (dn2 == WEFT_NO_BUF)
+    pass->x = WEFT_NO_BUF;
+  else if (s->model->residual == WEFT_RESIDUAL_ONE_NORM)
     pass->beside = dn2;
   else if (!has_norm (s))
     pass->x = weft_stream_add (s, "dresidual", weft_cast_to_residual (s, dn2, "fc1"), pass->x);
@@ -111,12 +114,20 @@ weft_layer_mlp_backward (struct weft_step *s, struct weft_layer_pass *pass)
   uint32_t dy = weft_drop_backward (s, WEFT_DROP_MLP, pass->x, saved->mask_y);
 
   dy = weft_layer_output_norm_backward (s, FALSE, saved->mlp, dy);
+  if (dy == WEFT_NO_BUF) {
+    pass->x = WEFT_NO_BUF;
+    return;
+  }
   if (s->model->residual == WEFT_RESIDUAL_ONE_NORM && weft_recomputes (s, WEFT_MODULE_LAYERNORM))
     saved->n1 = weft_norm_again (s, "norm1", WEFT_NORM1_WEIGHT, saved->x);
   if (weft_recomputes (s, WEFT_MODULE_MLP))
     inner_again (s, saved);
   uint32_t da =
       weft_linear_backward (s, "fc2", WEFT_FC2_WEIGHT, dy, saved->a, s->width.h, s->width.f);
+  if (da == WEFT_NO_BUF) {
+    pass->x = WEFT_NO_BUF;
+    return;
+  }
   uint32_t du = weft_activate_backward (s, s->width.f, saved->u, da);
 
   normalise_again (s, saved);

@@ -48,6 +48,15 @@ whole_gradients (struct weft_step *s, const char *name, const struct weft_norm_o
              WEFT_USES (WEFT_R (all_dy), WEFT_R (all_x), grad[0], grad[1]));
 }
 
+static void
+input_gradient (struct weft_step *s, const char *name, struct weft_shape shape,
+                const uint32_t weight, const struct weft_norm_operands *o)
+{
+  weft_emit (s, WEFT_OP_NORM_DGRAD, name, shape,
+             WEFT_USES (WEFT_R (o->dy), WEFT_R (o->x), WEFT_R (weight), WEFT_R (o->dresidual),
+                        WEFT_W (o->dx)));
+}
+
 void
 weft_norm_gradients (struct weft_step *s, const char *name, const uint32_t param[2],
                      const struct weft_norm_operands *o)
@@ -57,11 +66,11 @@ weft_norm_gradients (struct weft_step *s, const char *name, const uint32_t param
   struct weft_shape shape = WEFT_SHAPE (s->dtype, s->rows, columns);
   uint32_t weight = weft_weight_read (s, param[0]);
 
-  if (weft_tensor_scatters (s) && s->canonical) {
+  if (!weft_params_trains (s, param[0]))
+    input_gradient (s, name, shape, weight, o);
+  else if (weft_tensor_scatters (s) && s->canonical) {
     whole_gradients (s, name, o, columns, grad);
-    weft_emit (s, WEFT_OP_NORM_DGRAD, name, shape,
-               WEFT_USES (WEFT_R (o->dy), WEFT_R (o->x), WEFT_R (weight), WEFT_R (o->dresidual),
-                          WEFT_W (o->dx)));
+    input_gradient (s, name, shape, weight, o);
   } else {
     weft_emit (s, WEFT_OP_NORM_BWD, name, shape,
                WEFT_USES (WEFT_R (o->dy), WEFT_R (o->x), WEFT_R (weight), WEFT_R (o->dresidual),
@@ -73,6 +82,13 @@ weft_norm_gradients (struct weft_step *s, const char *name, const uint32_t param
   weft_grad_end (s, param[1], grad[1]);
 }
 
+/* Whether the backward of a norm is needed: for its own gradients, or for those below it. */
+static gboolean
+has_backward (const struct weft_step *s, enum weft_layer_param which)
+{
+  return weft_params_trains (s, weft_params_layer (s, which)) || weft_params_flows_below (s, which);
+}
+
 uint32_t
 weft_norm_backward (struct weft_step *s, const char *name, enum weft_layer_param which, uint32_t dy,
                     uint32_t x, uint32_t dresidual)
@@ -80,6 +96,8 @@ weft_norm_backward (struct weft_step *s, const char *name, enum weft_layer_param
   const uint32_t param[] = { weft_params_layer (s, which), weft_params_layer (s, which + 1) };
   struct weft_norm_operands o = { .x = x, .dresidual = dresidual };
 
+  if (!has_backward (s, which))
+    return WEFT_NO_BUF;
   o.dy = weft_cast_to_residual (s, dy, name);
   o.dx = weft_step_delays (s) ? weft_activation (s, s->model->hidden_size, "dresidual") : dresidual;
   weft_norm_gradients (s, name, param, &o);
@@ -93,6 +111,8 @@ weft_norm_backward_apart (struct weft_step *s, const char *name, enum weft_layer
   const uint32_t param[] = { weft_params_layer (s, which), weft_params_layer (s, which + 1) };
   struct weft_norm_operands o = { .x = x, .dresidual = dresidual };
 
+  if (!has_backward (s, which))
+    return WEFT_NO_BUF;
   o.dy = weft_cast_to_residual (s, dy, name);
   o.dx = weft_activation (s, s->width.h, "dresidual");
   weft_norm_gradients (s, name, param, &o);

@@ -170,7 +170,7 @@ weft_chunk_backward (struct weft_step *s, uint32_t micro, uint32_t dy)
 {
   if (weft_overlaps_experts (s))
     return weft_expert_overlap_backward (s, dy);
-  for (uint32_t l = weft_step_chunk (s)->n_layers; l-- > 0;) {
+  for (uint32_t l = weft_step_chunk (s)->n_layers; l-- > 0 && dy != WEFT_NO_BUF;) {
     uint32_t first = l, n = block_of (s, l, &first);
     weft_offload_before_backward (s, micro, l);
     s->backward_layer = layer_at (s, l);

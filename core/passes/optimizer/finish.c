@@ -142,13 +142,14 @@ weft_optimizer_end (struct weft_step *s)
 }
 
 /* Returns the parameter whose gradient is the sum over two copies of an embedding, or WEFT_NO_PARAM
- * if only one copy exists. */
+ * if only one copy exists, or if the embedding is frozen. */
 static uint32_t
 tied_param (const struct weft_step *s)
 {
   gboolean both = weft_step_has_embedding (s) && weft_step_has_head (s);
 
-  if (!weft_step_shares_embedding (s) || (both && !weft_head_has_own_sum (s)))
+  if (!weft_step_shares_embedding (s) || !weft_job_trains (s->job, WEFT_FREEZE_HEAD) ||
+      (both && !weft_head_has_own_sum (s)))
     return WEFT_NO_PARAM;
   return weft_params_of_end (s, WEFT_EMBED_WEIGHT) != WEFT_NO_PARAM
              ? weft_params_of_end (s, WEFT_EMBED_WEIGHT)

@@ -87,6 +87,59 @@ layer_extent (const struct weft_step *s, uint32_t layer, enum weft_layer_param w
   return table[which];
 }
 
+static const struct {
+  enum weft_layer_param base;
+  struct weft_lora_pair pair;
+} adapters[WEFT_N_LORA] = {
+  [WEFT_LORA_QKV] = { WEFT_QKV_WEIGHT, { WEFT_QKV_LORA_A, WEFT_QKV_LORA_B } },
+  [WEFT_LORA_PROJ] = { WEFT_PROJ_WEIGHT, { WEFT_PROJ_LORA_A, WEFT_PROJ_LORA_B } },
+  [WEFT_LORA_FC1] = { WEFT_FC1_WEIGHT, { WEFT_FC1_LORA_A, WEFT_FC1_LORA_B } },
+  [WEFT_LORA_FC2] = { WEFT_FC2_WEIGHT, { WEFT_FC2_LORA_A, WEFT_FC2_LORA_B } },
+};
+
+gboolean
+weft_params_is_lora (enum weft_layer_param which)
+{
+  return which >= WEFT_QKV_LORA_A && which <= WEFT_FC2_LORA_B;
+}
+
+struct weft_lora_pair
+weft_params_lora (const struct weft_step *s, enum weft_layer_param which)
+{
+  uint32_t set = weft_job_lora (s->job, NULL);
+
+  for (int i = 0; i < WEFT_N_LORA; i++)
+    if (adapters[i].base == which && (set >> i & 1))
+      return adapters[i].pair;
+  return (struct weft_lora_pair){ WEFT_N_LAYER_PARAM, WEFT_N_LAYER_PARAM };
+}
+
+/* Size of a matrix of an adapter. Tensor parallel ranks divide an adapter like its linear map: if
+ * they divide the rows of the weight W, they divide the rows of B, and every rank has the whole of
+ * A; if they divide the columns of W, they divide the columns of A, and every rank has the whole of
+ * B (the division of Hugging Face PEFT, tuners/lora/tp_layer.py). */
+static struct extent
+adapter_extent (const struct weft_step *s, uint32_t layer, enum weft_layer_param which)
+{
+  int i = (which - WEFT_QKV_LORA_A) / 2;
+  struct extent base = layer_extent (s, layer, adapters[i].base);
+  uint64_t rank = (uint64_t) s->job->train.lora_dim;
+  gboolean by_rows = base.cut == WEFT_CUT_ROWS;
+
+  if (!(weft_job_lora (s->job, NULL) >> i & 1))
+    return (struct extent){ .trait = TRUE };
+  if (which == adapters[i].pair.a)
+    return (struct extent){ .rows = rank,
+                            .columns = base.columns,
+                            .cut = by_rows ? WEFT_CUT_NONE : WEFT_CUT_COLUMNS,
+                            .trait = TRUE };
+  return (struct extent){ .rows = base.rows,
+                          .columns = rank,
+                          .cut = by_rows ? WEFT_CUT_ROWS : WEFT_CUT_NONE,
+                          .tail = by_rows ? base.tail : 0,
+                          .trait = TRUE };
+}
+
 static struct extent
 end_extent (const struct weft_step *s, enum weft_end_param which)
 {
@@ -147,16 +200,25 @@ set_blocks (struct weft_param *param, const struct extent *size, const struct we
   param->group = weft_mesh_deals_experts (mesh) ? WEFT_GROUP_TP_EP : WEFT_GROUP_TP;
 }
 
+/* Name of a tensor, and the part that freezes it (WEFT_N_FREEZE: none does). */
+struct registered {
+  const char *name;
+  enum weft_freeze part;
+};
+
 static uint32_t
-add_param (struct weft_step *s, const char *name, uint32_t layer, struct extent size)
+add_param (struct weft_step *s, const struct registered *tensor, uint32_t layer, struct extent size)
 {
+  gboolean adapter = tensor->part == WEFT_N_FREEZE;
+
   if (size.trait && size.rows == 0)
     return WEFT_NO_PARAM;
-  struct weft_param row = { .name = weft_build_name (s->b, name),
+  struct weft_param row = { .name = weft_build_name (s->b, tensor->name),
                             .layer = layer,
                             .chunk = s->at.chunk,
                             .duplicate = weft_step_chunk (s)->copy > 0,
-                            .decay = size.columns > 1,
+                            .decay = size.columns > 1 || adapter,
+                            .frozen = !adapter && !weft_job_trains (s->job, tensor->part),
                             .rows = size.rows,
                             .columns = size.columns,
                             .scale = WEFT_NO_BUF };
@@ -171,26 +233,28 @@ add_param (struct weft_step *s, const char *name, uint32_t layer, struct extent 
 static void
 add_end (struct weft_step *s, enum weft_end_param which)
 {
-  static const char *const names[] = {
-#define WEFT_PARAM_ROW(id, name) [id] = name,
+  static const struct registered tensors[] = {
+#define WEFT_PARAM_ROW(id, name, part) [id] = { name, part },
     WEFT_END_PARAM_LIST (WEFT_PARAM_ROW)
 #undef WEFT_PARAM_ROW
   };
-  s->params->of_end[which] = add_param (s, names[which], WEFT_NO_LAYER, end_extent (s, which));
+  s->params->of_end[which] = add_param (s, &tensors[which], WEFT_NO_LAYER, end_extent (s, which));
 }
 
 static void
 add_layer_tensors (struct weft_step *s, uint32_t layer, int first, int end)
 {
-  static const char *const names[] = {
-#define WEFT_PARAM_ROW(id, name) [id] = name,
+  static const struct registered tensors[] = {
+#define WEFT_PARAM_ROW(id, name, part) [id] = { name, part },
     WEFT_LAYER_PARAM_LIST (WEFT_PARAM_ROW)
 #undef WEFT_PARAM_ROW
   };
   uint32_t *param = &s->params->of_layer[weft_step_slot (s, layer) * WEFT_N_LAYER_PARAM];
 
   for (int which = first; which < end; which++)
-    param[which] = add_param (s, names[which], layer, layer_extent (s, layer, which));
+    param[which] =
+        add_param (s, &tensors[which], layer,
+                   (weft_params_is_lora (which) ? adapter_extent : layer_extent) (s, layer, which));
 }
 
 /* Registers the tensors of a layer. Tensors of multi-latent attention come before the MLP, as in
@@ -387,10 +451,45 @@ group_buckets (struct weft_step *s, const struct weft_layout_param *param)
   weft_layout_group (&s->params->layout, how, s->n_chunks, param);
 }
 
+/* Elements of a tensor's place in a buffer of frozen weights: a multiple of 64, as the distributed
+ * optimizer aligns tensors. */
+static uint64_t
+frozen_room (const struct weft_param *param)
+{
+  return (param->rows * param->columns + 63) / 64 * 64;
+}
+
+/* Gives the layout, which contains only the trained tensors, a place for every tensor. trained[i]:
+ * number of the layout's tensor i. Frozen tensors follow each other after all flat buffers. */
+static void
+place_frozen (struct weft_step *s, const uint32_t *trained)
+{
+  struct weft_layout *layout = &s->params->layout;
+  struct weft_layout_place *all = g_new0 (struct weft_layout_place, weft_params_count (s));
+  uint64_t end = layout->numel;
+
+  for (uint32_t i = 0; i < layout->n_param; i++)
+    all[trained[i]] = layout->place[i];
+  for (uint32_t i = 0; i < weft_params_count (s); i++) {
+    const struct weft_param *param = weft_param_at (s, i);
+    if (!param->frozen)
+      continue;
+    all[i] = (struct weft_layout_place){ .start = end,
+                                         .end = end + param->rows * param->columns,
+                                         .bucket = WEFT_NO_BUCKET };
+    end += frozen_room (param);
+  }
+  g_free (layout->place);
+  layout->place = all;
+  layout->n_param = weft_params_count (s);
+}
+
 static void
 lay_out (struct weft_step *s)
 {
-  uint32_t n = weft_params_count (s), replicas = weft_mesh_group_size (s->mesh, WEFT_GROUP_DP);
+  uint32_t n = weft_params_count (s), n_trained = 0,
+           replicas = weft_mesh_group_size (s->mesh, WEFT_GROUP_DP);
+  g_autofree uint32_t *trained = g_new (uint32_t, n + 1);
   struct weft_layout_rule rule = { .threshold = threshold (s, replicas),
                                    .group = weft_mesh_slots (s->mesh),
                                    .sharded = s->shard_optimizer,
@@ -400,19 +499,25 @@ lay_out (struct weft_step *s)
 
   for (uint32_t i = 0; i < n; i++) {
     const struct weft_param *param = weft_param_at (s, i);
-    list[i] = (struct weft_layout_param){ .numel = param->rows * param->columns,
-                                          .shared_embedding = param->tied,
-                                          .unit = s->sharding->unit_of ? s->sharding->unit_of (s, i)
-                                                                       : WEFT_NO_UNIT,
-                                          .columns = param->columns,
-                                          .chunk = param->chunk,
-                                          .buffer = find_flat (s, i),
-                                          .expert = weft_params_is_sharded_expert (s, i) };
-    if (list[i].expert && s->shard_optimizer)
-      list[i].ranks = weft_mesh_expert_slots (s->mesh);
+    if (param->frozen)
+      continue;
+    struct weft_layout_param *row = &list[n_trained];
+    trained[n_trained++] = i;
+    *row = (struct weft_layout_param){ .numel = param->rows * param->columns,
+                                       .shared_embedding = param->tied,
+                                       .unit = s->sharding->unit_of ? s->sharding->unit_of (s, i)
+                                                                    : WEFT_NO_UNIT,
+                                       .columns = param->columns,
+                                       .chunk = param->chunk,
+                                       .buffer = find_flat (s, i),
+                                       .expert = weft_params_is_sharded_expert (s, i) };
+    if (row->expert && s->shard_optimizer)
+      row->ranks = weft_mesh_expert_slots (s->mesh);
   }
-  s->sharding->lay_out (&s->params->layout, &rule, list, n);
+  s->sharding->lay_out (&s->params->layout, &rule, list, n_trained);
   group_buckets (s, list);
+  if (n_trained < n)
+    place_frozen (s, trained);
 }
 
 uint32_t
@@ -495,20 +600,57 @@ add_flats (struct weft_step *s)
   }
 }
 
-/* Creates a view of each tensor whose flat buffer is whole on this rank. A tensor whose flat buffer
- * is sharded has WEFT_NO_BUF. */
+/* Creates the buffers of frozen weights, one for each model chunk that has any. */
+static void
+add_frozen (struct weft_step *s)
+{
+  g_autofree uint64_t *n = g_new0 (uint64_t, s->n_chunks);
+
+  s->params->frozen = g_new (uint32_t, s->n_chunks);
+  for (uint32_t i = 0; i < weft_params_count (s); i++) {
+    const struct weft_param *param = weft_param_at (s, i);
+    if (param->frozen)
+      n[param->chunk] += frozen_room (param);
+  }
+  for (uint32_t chunk = 0; chunk < s->n_chunks; chunk++)
+    s->params->frozen[chunk] = n[chunk] ? weft_step_permanent (s, WEFT_BUF_WEIGHTS, s->weight_dtype,
+                                                               n[chunk], "frozen_weights")
+                                        : WEFT_NO_BUF;
+}
+
+/* Creates the view of each frozen weight. */
+static void
+view_frozen (struct weft_step *s)
+{
+  g_autofree uint64_t *end = g_new0 (uint64_t, s->n_chunks);
+
+  for (uint32_t i = 0; i < weft_params_count (s); i++) {
+    const struct weft_param *param = weft_param_at (s, i);
+    if (!param->frozen)
+      continue;
+    s->params->weight_view[i] =
+        weft_params_view (s, i, s->params->frozen[param->chunk],
+                          end[param->chunk] * weft_dtype_bytes (s->weight_dtype));
+    end[param->chunk] += frozen_room (param);
+  }
+}
+
+/* Creates a view of each trained tensor whose flat buffer is whole on this rank. A tensor whose
+ * flat buffer is sharded has WEFT_NO_BUF, and so have frozen tensors. */
 static uint32_t *
 add_views (struct weft_step *s, enum weft_buf_kind kind)
 {
   uint32_t *view_of = g_new (uint32_t, weft_params_count (s));
 
   for (uint32_t i = 0; i < weft_params_count (s); i++) {
+    view_of[i] = WEFT_NO_BUF;
+    if (weft_param_at (s, i)->frozen)
+      continue;
     const struct weft_flat *flat = weft_step_flat (s, s->params->layout.place[i].bucket);
     uint32_t buffer = s->params->layout.bucket[s->params->layout.place[i].bucket].buffer;
     uint64_t start = s->params->layout.place[i].start - s->params->layout.first[buffer];
     gboolean weights = kind == WEFT_BUF_WEIGHTS;
 
-    view_of[i] = WEFT_NO_BUF;
     if (!(weights ? flat->cut_weights : flat->cut_grads) &&
         (weights ? flat->weights : flat->grads) != WEFT_NO_BUF)
       view_of[i] =
@@ -530,8 +672,10 @@ weft_params_build (struct weft_step *s)
   mark_tied (s);
   lay_out (s);
   add_flats (s);
+  add_frozen (s);
   params->weight_view = add_views (s, WEFT_BUF_WEIGHTS);
   params->grad_view = add_views (s, WEFT_BUF_GRADIENTS);
+  view_frozen (s);
 }
 
 void
@@ -556,6 +700,7 @@ weft_params_end (struct weft_step *s)
   g_array_unref (s->params->list);
   g_array_unref (s->params->flat);
   g_free (s->params->of_layer);
+  g_free (s->params->frozen);
   g_free (s->params->weight_view);
   g_free (s->params->grad_view);
   weft_layout_release (&s->params->layout);
@@ -584,6 +729,43 @@ uint32_t
 weft_params_layer (const struct weft_step *s, enum weft_layer_param which)
 {
   return weft_params_of_layer (s, s->at.layer, which);
+}
+
+gboolean
+weft_params_trains (const struct weft_step *s, uint32_t param)
+{
+  return param != WEFT_NO_PARAM && !weft_param_at (s, param)->frozen;
+}
+
+/* Whether a tensor of the current layer, or the adapter of this linear map, is trained. */
+static gboolean
+trains (const struct weft_step *s, enum weft_layer_param which)
+{
+  return weft_params_trains (s, weft_params_layer (s, which)) ||
+         weft_params_lora (s, which).a != WEFT_N_LAYER_PARAM;
+}
+
+gboolean
+weft_params_flows_below (const struct weft_step *s, enum weft_layer_param which)
+{
+  static const enum weft_layer_param order[] = {
+    WEFT_NORM1_WEIGHT,          WEFT_QKV_WEIGHT,   WEFT_Q_NORM_WEIGHT, WEFT_PROJ_WEIGHT,
+    WEFT_ATTENTION_NORM_WEIGHT, WEFT_NORM2_WEIGHT, WEFT_FC1_WEIGHT,    WEFT_FC2_WEIGHT,
+    WEFT_MLP_NORM_WEIGHT
+  };
+  const union weft_model *m = s->model;
+  gboolean compares = m->residual == WEFT_RESIDUAL_SEQUENTIAL &&
+                      m->norm_placement != WEFT_NORM_POST && m->kv_lora_rank == 0;
+
+  if (weft_job_trains (s->job, WEFT_FREEZE_EMBEDDING) ||
+      (m->embedding_layernorm && weft_job_trains (s->job, WEFT_FREEZE_NORM)))
+    return TRUE;
+  if (s->at.layer > 0 || !compares)
+    return weft_job_trains_layers (s->job);
+  for (size_t i = 0; i < G_N_ELEMENTS (order) && order[i] != which; i++)
+    if (trains (s, order[i]))
+      return TRUE;
+  return FALSE;
 }
 
 uint32_t

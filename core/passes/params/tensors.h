@@ -25,6 +25,9 @@ struct weft_params {
   uint32_t of_end[WEFT_N_END_PARAM];
   struct weft_layout layout;
   GArray *flat; /* array of struct weft_flat, indexed by the layout's buffer number */
+  /* by model chunk: buffer of its frozen weights, or WEFT_NO_BUF. Frozen tensors have a place (the
+   * index of the first element, counted after all flat buffers), but no bucket */
+  uint32_t *frozen;
   /* by parameter: view of the whole tensor, or WEFT_NO_BUF while the rank has only slices */
   uint32_t *weight_view, *grad_view;
 };

@@ -33,7 +33,7 @@ gboolean
 weft_head_has_own_sum (const struct weft_step *s)
 {
   return s->canonical && weft_step_shares_embedding (s) && weft_step_has_embedding (s) &&
-         weft_step_has_head (s);
+         weft_step_has_head (s) && weft_job_trains (s->job, WEFT_FREEZE_HEAD);
 }
 
 /* For canonical order: sets how an expert's gradient is summed. An expert may receive tokens of a

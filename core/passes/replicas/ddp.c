@@ -104,7 +104,7 @@ static gboolean
 shares_sum (const struct weft_step *s)
 {
   return weft_step_shares_embedding (s) && weft_step_has_embedding (s) && weft_step_has_head (s) &&
-         !weft_head_has_own_sum (s);
+         weft_job_trains (s->job, WEFT_FREEZE_HEAD) && !weft_head_has_own_sum (s);
 }
 
 /* Whether any launch group of a chain needs an all-gather. A chain is the dense launch groups of
@@ -128,6 +128,8 @@ weft_ddp_start (struct weft_step *s)
     make_views (s, k);
   s->replicas->group = g_new0 (struct weft_group_state, s->params->layout.n_group + 1);
   for (uint32_t i = 0; i < weft_params_count (s); i++) {
+    if (!weft_params_trains (s, i))
+      continue;
     s->replicas->bucket[s->params->layout.place[i].bucket].n_param++;
     s->replicas->group[weft_ddp_group_of (s, i)].n_param++;
   }

@@ -60,9 +60,9 @@ uint32_t weft_fp8_weights_transposed (struct weft_step *s, uint32_t param, uint3
 /* ------------------------------------------------------------------- gradients */
 
 /* weft_grad_begin() returns the operand into which a kernel writes the gradient of a parameter in
- * the current microbatch. For WEFT_NO_PARAM the operand has no buffer. weft_grad_end() adds the
- * gradient to the sum and may launch its reduction; it must be called after the kernel has been
- * appended. */
+ * the current microbatch. For WEFT_NO_PARAM and for frozen parameters the operand has no buffer.
+ * weft_grad_end() adds the gradient to the sum and may launch its reduction; it must be called
+ * after the kernel has been appended. */
 struct weft_use weft_grad_begin (struct weft_step *s, uint32_t param);
 void weft_grad_end (struct weft_step *s, uint32_t param, struct weft_use grad);
 

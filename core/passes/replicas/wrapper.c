@@ -231,7 +231,7 @@ weft_weight_read (struct weft_step *s, uint32_t param)
 {
   if (param == WEFT_NO_PARAM)
     return WEFT_NO_BUF;
-  if (s->replicas->wrapper->before_read)
+  if (s->replicas->wrapper->before_read && weft_params_trains (s, param))
     s->replicas->wrapper->before_read (s, param);
   return s->params->weight_view[param];
 }
@@ -239,14 +239,15 @@ weft_weight_read (struct weft_step *s, uint32_t param)
 void
 weft_weight_gather_unread (struct weft_step *s, uint32_t param)
 {
-  if (param != WEFT_NO_PARAM && s->replicas->bucket[s->params->layout.place[param].bucket].unit)
+  if (weft_params_trains (s, param) &&
+      s->replicas->bucket[s->params->layout.place[param].bucket].unit)
     weft_weight_read (s, param);
 }
 
 struct weft_use
 weft_grad_begin (struct weft_step *s, uint32_t param)
 {
-  if (param == WEFT_NO_PARAM)
+  if (!weft_params_trains (s, param))
     return (struct weft_use) WEFT_RW (WEFT_NO_BUF);
   return s->replicas->wrapper->grad_begin (s, param);
 }
@@ -254,7 +255,7 @@ weft_grad_begin (struct weft_step *s, uint32_t param)
 void
 weft_grad_end (struct weft_step *s, uint32_t param, struct weft_use grad)
 {
-  if (param != WEFT_NO_PARAM)
+  if (weft_params_trains (s, param))
     s->replicas->wrapper->grad_end (s, param, grad);
 }
 

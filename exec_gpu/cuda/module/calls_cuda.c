@@ -463,7 +463,7 @@ prepare_product (struct cuda *cuda, const struct weft_kernel *k,
 }
 
 /* Prepares fused attention: refuses the job if cuDNN is requested but missing; with
- * attention_backend = auto, measures both implementations. */
+ * attention_backend = auto, measures all implementations. */
 static const char *
 prepare_fused (struct cuda *cuda, const struct weft_kernel *k, struct weft_cuda_blas *blas,
                const struct weft_gpu_scratch *room, weft_gpu_stream *stream)

@@ -1,4 +1,4 @@
-#include "exec_gpu/room.h"
+#include "exec_gpu/staging.h"
 
 static void
 warn (GError *error)
@@ -8,14 +8,14 @@ warn (GError *error)
 }
 
 static gboolean
-open_side (struct gpu_rank *r, struct gpu_room_side *side)
+open_side (struct gpu_rank *r, struct gpu_staging_side *side)
 {
   void *at = NULL;
 
   if (side->at)
     return TRUE;
   if ((!side->copied && GPU_CALL (r->m, event_open, FALSE, &side->copied)) ||
-      GPU_CALL (r->m, alloc, WEFT_POOL_HOST, WEFT_EXEC_ROOM, &at))
+      GPU_CALL (r->m, alloc, WEFT_POOL_HOST, WEFT_EXEC_STAGING, &at))
     return FALSE;
   side->at = at;
   return TRUE;
@@ -23,7 +23,7 @@ open_side (struct gpu_rank *r, struct gpu_room_side *side)
 
 /* Waits until the copy from a buffer has ended. */
 static void
-wait_for (struct gpu_rank *r, struct gpu_room_side *side)
+wait_for (struct gpu_rank *r, struct gpu_staging_side *side)
 {
   gboolean done = FALSE;
   GError *error = NULL;
@@ -40,9 +40,9 @@ wait_for (struct gpu_rank *r, struct gpu_room_side *side)
 }
 
 uint8_t *
-gpu_room_take (struct gpu_rank *r)
+gpu_staging_take (struct gpu_rank *r)
 {
-  struct gpu_room_side *side = &r->room.side[r->room.next];
+  struct gpu_staging_side *side = &r->staging.side[r->staging.next];
 
   if (!gpu_choose (r, NULL) || !open_side (r, side))
     return NULL;
@@ -51,9 +51,9 @@ gpu_room_take (struct gpu_rank *r)
 }
 
 gboolean
-gpu_room_copy (struct gpu_rank *r, void *to, const void *from, uint64_t n)
+gpu_staging_copy (struct gpu_rank *r, void *to, const void *from, uint64_t n)
 {
-  struct gpu_room_side *side = &r->room.side[r->room.next];
+  struct gpu_staging_side *side = &r->staging.side[r->staging.next];
   weft_gpu_stream *stream = r->stream[WEFT_LANE_GPU];
   const struct weft_gpu_copy copy = { WEFT_GPU_TO_DEVICE, to, from, n };
   GError *error = NULL;
@@ -66,21 +66,21 @@ gpu_room_copy (struct gpu_rank *r, void *to, const void *from, uint64_t n)
     warn (error);
   else
     side->busy = TRUE;
-  r->room.next ^= 1;
+  r->staging.next ^= 1;
   return TRUE;
 }
 
 void
-gpu_room_close (struct gpu_rank *r)
+gpu_staging_close (struct gpu_rank *r)
 {
-  for (unsigned i = 0; i < G_N_ELEMENTS (r->room.side); i++) {
-    struct gpu_room_side *side = &r->room.side[i];
+  for (unsigned i = 0; i < G_N_ELEMENTS (r->staging.side); i++) {
+    struct gpu_staging_side *side = &r->staging.side[i];
     if (!side->copied)
       continue;
     wait_for (r, side);
     GPU_CALL (r->m, event_close, side->copied);
     if (side->at)
       GPU_CALL (r->m, release, WEFT_POOL_HOST, side->at);
-    *side = (struct gpu_room_side){ 0 };
+    *side = (struct gpu_staging_side){ 0 };
   }
 }
