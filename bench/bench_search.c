@@ -7,6 +7,8 @@
  *                            and the planned bytes where both short steps need the same [5000]
  * bench_search brute [N]     searches five spaces, and simulates N random candidates of them, of
  *                            which none may be faster than the answer of its search [3000]
+ * bench_search large [I]     searches five large spaces (only number I), and prints seconds and
+ *                            memory
  *
  * Levels:
  *   rules      makes the job of a candidate and checks its rules
@@ -26,6 +28,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <time.h>
 
 /* Number of candidates on which each level is measured; rules and FLOPs: all candidates. */
@@ -337,9 +340,112 @@ compare_brute (guint n)
   return n_faster > 0;
 }
 
+/* ------------------------------------------------------------------ large spaces */
+
+static const char *const large[] = {
+  "model=gpt3-175b topology=dgx-h100 nodes=128 global_batch_size=1536",
+  "model=llama3.1-405b topology=dgx-h100 nodes=64 global_batch_size=512",
+  "model=llama3.1-405b topology=dgx-h100 nodes=2048 global_batch_size=2048",
+  "model=deepseek-v3 topology=dgx-h100 nodes=1024 global_batch_size=15360",
+  "model=megatron-1t topology=dgx-h100 nodes=12500 fabric_max_nodes=16384 global_batch_size=12500",
+};
+
+/* User and system seconds of this process and of its children that have ended. */
+static double
+all_seconds (void)
+{
+  double sum = 0;
+
+  for (int i = 0; i < 2; i++) {
+    struct rusage used;
+    getrusage (i ? RUSAGE_CHILDREN : RUSAGE_SELF, &used);
+    sum += (double) (used.ru_utime.tv_sec + used.ru_stime.tv_sec) +
+           1e-6 * (double) (used.ru_utime.tv_usec + used.ru_stime.tv_usec);
+  }
+  return sum;
+}
+
+/* The largest resident size of this process or of a child so far, bytes. */
+static double
+peak_bytes (void)
+{
+  struct rusage own, children;
+
+  getrusage (RUSAGE_SELF, &own);
+  getrusage (RUSAGE_CHILDREN, &children);
+  return 1024.0 * (double) MAX (own.ru_maxrss, children.ru_maxrss);
+}
+
+/* Prints the numbers of families and of strategies of a space. */
+static int
+count_large (const char *words)
+{
+  struct weft_job job;
+  double begin = processor_seconds ();
+  guint n = 0;
+
+  if (!assemble (words, &job))
+    return 1;
+  g_autoptr (GArray) families = weft_space_families (&job, NULL);
+  g_autoptr (GArray) members = g_array_new (FALSE, FALSE, sizeof (struct weft_choice));
+  for (guint i = 0; i < families->len; i++) {
+    weft_space_members (&job, NULL, &g_array_index (families, struct weft_choice, i), members);
+    n += members->len;
+  }
+  printf ("%s: %u families, %u strategies; %.2f s\n", words, families->len, n,
+          processor_seconds () - begin);
+  return 0;
+}
+
+/* Searches a space and prints the outcome and the number of plans by depth. */
+static int
+search_large (const char *words)
+{
+  const struct weft_search_options options = { .near_miss = TRUE };
+  struct weft_job job;
+  double begin = all_seconds ();
+
+  if (!assemble (words, &job))
+    return 1;
+  g_autoptr (weft_search) s = weft_search_run (&job, &options, NULL);
+  printf ("%s\n  %u strategies, best %.6g s, gap %.2f %%, %u simulated; wall %.1f s, processor "
+          "%.1f s, peak %.0f MB; plans: %u of layers, %u priced, %u placed, %u proved\n",
+          words, s->n, s->candidate[0].seconds, 100 * s->gap, s->by_fate[WEFT_FATE_SIMULATED],
+          s->wall_seconds, all_seconds () - begin, peak_bytes () * 1e-6, s->plans.of_layers,
+          s->plans.by_depth[WEFT_PLAN_PRICED], s->plans.by_depth[WEFT_PLAN_PLACED],
+          s->plans.by_depth[WEFT_PLAN_PROVED]);
+  fflush (stdout);
+  return 0;
+}
+
+static int
+count_larges (void)
+{
+  int rc = 0;
+
+  for (unsigned i = 0; i < G_N_ELEMENTS (large); i++)
+    rc |= count_large (large[i]);
+  return rc;
+}
+
+static int
+search_larges (const char *number)
+{
+  int rc = 0;
+
+  for (unsigned i = 0; i < G_N_ELEMENTS (large); i++)
+    if (!number || strtoul (number, NULL, 10) == i + 1)
+      rc |= search_large (large[i]);
+  return rc;
+}
+
 int
 main (int argc, char **argv)
 {
+  if (argc > 1 && strcmp (argv[1], "count") == 0)
+    return count_larges ();
+  if (argc > 1 && strcmp (argv[1], "large") == 0)
+    return search_larges (argc > 2 ? argv[2] : NULL);
   if (argc > 1 && strcmp (argv[1], "memory") == 0)
     return compare_memory (argc > 2 ? (guint) strtoul (argv[2], NULL, 10) : 5000);
   if (argc > 1 && strcmp (argv[1], "brute") == 0)

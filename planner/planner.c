@@ -1,9 +1,8 @@
 #include "planner/planner.h"
 #include "core/base/error.h"
 #include "core/job/collectives.h"
-#include "planner/bound.h"
+#include "planner/searcher.h"
 #include "planner/trials.h"
-#include "planner/workers.h"
 #include <math.h>
 #include <stdlib.h>
 
@@ -18,30 +17,8 @@ const char *const weft_fate_words[] = { WEFT_FATE_LIST (WEFT_WORD_TEXT) NULL };
 enum { FINALISTS = 10, MOST_OPS = 1200000 };
 #define NEAR 0.01
 
-struct searcher {
-  const struct weft_search_options *options;
-  const struct weft_job *job;
-  struct weft_candidate *all;
-  uint32_t n;
-  GSequence *open; /* candidates that may still be among the best, in the order of comes_before() */
-  weft_segment_cache *segments;
-  double best_clock;     /* lowest clock time among the candidates that fit in memory */
-  double nearest_miss;   /* lowest clock time among the candidates that do not fit in memory */
-  double last_clock;     /* highest clock time of the finalists; set once all finalists are known */
-  double best_simulated; /* lowest simulated time of all candidates */
-  uint32_t n_steps;      /* number of bounds and times computed */
-  uint64_t n_ops;        /* number of ops of the short steps that were simulated */
-  struct weft_search_plans plans;
-  gboolean stopped;
-  gboolean miss_unknown; /* find_miss() gave up */
-  /* error of the first candidate whose step cannot be captured as a CUDA graph */
-  GError *refused;
-  /* error of the first candidate that an internal check rejected (WEFT_FATE_FAULT) */
-  GError *fault;
-};
-
-static void
-progress (const struct searcher *s, const char *phase, uint32_t done, uint32_t of)
+void
+weft_searcher_progress (const struct searcher *s, const char *phase, uint32_t done, uint32_t of)
 {
   const struct weft_search_progress now = {
     .phase = phase,
@@ -55,9 +32,8 @@ progress (const struct searcher *s, const char *phase, uint32_t done, uint32_t o
     s->options->progress (s->options->user, &now);
 }
 
-/* Whether the user has asked to end the search now. */
-static gboolean
-stops (struct searcher *s)
+gboolean
+weft_searcher_stops (struct searcher *s)
 {
   s->stopped = s->stopped || (s->options->stop && s->options->stop (s->options->user));
   return s->stopped;
@@ -144,99 +120,32 @@ settle (struct searcher *s, struct weft_candidate *c, struct weft_trial *t, GErr
   return TRUE;
 }
 
-/* Computes the clock time of a candidate. */
-static gboolean
-rank (struct searcher *s, struct weft_candidate *c, GError **error)
+gboolean
+weft_searcher_rank (struct searcher *s, struct weft_candidate *c, GError **error)
 {
   struct weft_trial t = { .job = weft_space_job (s->job, &c->choice), .depth = WEFT_TRIAL_CLOCK };
 
   return run_trials (s, &t, 1, error) && settle (s, c, &t, error);
 }
 
-/* The bound by FLOPs of a candidate; negative if its job breaks a rule. */
-static double
-begin (const struct searcher *s, const struct weft_candidate *c)
+gboolean
+weft_searcher_weigh (struct searcher *s, struct weft_candidate *c, GError **error)
 {
-  struct weft_job job = weft_space_job (s->job, &c->choice);
+  struct weft_trial t = { .job = weft_space_job (s->job, &c->choice), .depth = WEFT_TRIAL_CLOCK };
 
-  return weft_job_check (&job, NULL) ? weft_bound_flops (&job) : -1;
-}
-
-/* Number of candidates whose rules one task checks. */
-enum { SLICE = 2048 };
-
-static uint32_t
-slice_end (const struct searcher *s, uint32_t task)
-{
-  return MIN (s->n, (task + 1) * SLICE);
-}
-
-static void
-begin_slice (void *user, uint32_t task, void *result)
-{
-  const struct searcher *s = user;
-  double *flops = result;
-
-  for (uint32_t i = task * SLICE; i < slice_end (s, task); i++)
-    *flops++ = begin (s, &s->all[i]);
-}
-
-static void
-show_begun (void *user, uint32_t done, uint32_t of)
-{
-  progress (user, "checking rules", done * SLICE, of * SLICE);
-}
-
-/* Checks the rules of all candidates and computes the first lower bound of each, in several
- * processes. A slice that was not finished keeps its candidates out of the search. */
-static gboolean
-check_rules (struct searcher *s, GError **error)
-{
-  uint32_t n = (s->n + SLICE - 1) / SLICE;
-  const struct weft_workers workers = { .n_tasks = n,
-                                        .n_workers = n > 1 ? s->options->n_workers : 1,
-                                        .result_bytes = SLICE * sizeof (double),
-                                        .run = begin_slice,
-                                        .user = s,
-                                        .progress = show_begun,
-                                        .progress_user = s };
-  g_autofree double *flops = g_new (double, (size_t) n * SLICE);
-  g_autofree gboolean *done = g_new0 (gboolean, n);
-
-  if (n > 0 && !weft_workers_run (&workers, flops, done, error))
+  if (!run_trials (s, &t, 1, error))
     return FALSE;
-  for (uint32_t i = 0; i < s->n; i++) {
-    struct weft_candidate *c = &s->all[i];
-    c->fate = !done[i / SLICE] ? WEFT_FATE_FAULT
-              : flops[i] < 0   ? WEFT_FATE_RULE
-                               : WEFT_FATE_PRUNED;
-    c->flops = c->bound = fmax (0, flops[i]);
-  }
+  double seconds = t.seconds, bytes = t.bytes;
+  gboolean good = !t.error && !t.refused;
+  if (!settle (s, c, &t, error))
+    return FALSE;
+  if (!good)
+    return TRUE;
+  c->fate = WEFT_FATE_MEMORY;
+  c->clock = seconds;
+  c->bytes = (uint64_t) bytes;
+  c->weighed = TRUE;
   return TRUE;
-}
-
-/* Checks rules and, if `exhaustive` is set, also computes the time of every candidate with the
- * executor `clock`. */
-static gboolean
-begin_all (struct searcher *s, GError **error)
-{
-  gboolean ok = stops (s) || check_rules (s, error);
-
-  for (uint32_t i = 0; ok && s->options->exhaustive && i < s->n && !stops (s); i++)
-    if (s->all[i].fate == WEFT_FATE_PRUNED)
-      ok = rank (s, &s->all[i], error);
-  return ok;
-}
-
-static void
-look_at_passes (struct searcher *s, const struct weft_job *job, struct weft_candidate *c)
-{
-  struct weft_bound bound = weft_bound_passes (s->segments, job);
-
-  c->bound = fmax (c->bound, bound.seconds);
-  c->bytes = (uint64_t) bound.bytes;
-  if (bound.bytes > weft_plan_capacity (job))
-    c->fate = WEFT_FATE_MEMORY;
 }
 
 /* Whether the next bound of a candidate is computed without the programs of its step. */
@@ -246,29 +155,22 @@ is_quick (const struct weft_candidate *c)
   return c->known < WEFT_LANES;
 }
 
-/* Refines a candidate by one bound without the programs of its step: the bounds from its passes,
- * its schedule and its lanes. */
-static void
-approach (struct searcher *s, struct weft_candidate *c)
+/* An order of candidates that have equal times and bytes. */
+static int
+by_choice (const struct weft_candidate *x, const struct weft_candidate *y)
 {
-  struct weft_job job = weft_space_job (s->job, &c->choice);
+  unsigned i = 0;
 
-  s->n_steps++;
-  if (c->known == WEFT_FLOPS)
-    look_at_passes (s, &job, c);
-  else if (c->known == WEFT_PASSES)
-    c->bound = fmax (c->bound, weft_bound_schedule (s->segments, &job));
-  else if (c->known == WEFT_SCHEDULE)
-    c->bound = fmax (c->bound, weft_bound_ends (s->segments, &job));
-  else
-    c->bound = fmax (c->bound, weft_bound_lanes (s->segments, &job));
-  c->known++;
+  while (i + 1 < WEFT_N_AXIS && x->choice.value[i] == y->choice.value[i])
+    i++;
+  return (x->choice.value[i] > y->choice.value[i]) - (x->choice.value[i] < y->choice.value[i]);
 }
 
 static int
 compare (const void *a, const void *b)
 {
-  const struct weft_candidate *x = a, *y = b;
+  const struct weft_candidate *x = *(struct weft_candidate *const *) a,
+                              *y = *(struct weft_candidate *const *) b;
   double tx = x->fate == WEFT_FATE_SIMULATED ? x->seconds : x->clock;
   double ty = y->fate == WEFT_FATE_SIMULATED ? y->seconds : y->clock;
 
@@ -276,13 +178,9 @@ compare (const void *a, const void *b)
     return (int) y->fate - (int) x->fate;
   if (tx != ty)
     return tx < ty ? -1 : 1;
-  return (x->bytes > y->bytes) - (x->bytes < y->bytes);
-}
-
-static void
-sort (struct searcher *s)
-{
-  qsort (s->all, s->n, sizeof (struct weft_candidate), compare);
+  if (x->bytes != y->bytes)
+    return x->bytes < y->bytes ? -1 : 1;
+  return by_choice (x, y);
 }
 
 /* Makes a candidate with a simulated time a finalist. The candidate may turn out not to fit,
@@ -322,7 +220,7 @@ comes_before (gconstpointer a, gconstpointer b, gpointer unused)
     return x->clock > 0 ? 1 : -1;
   if (x->clock > 0 && x->bytes != y->bytes)
     return x->bytes < y->bytes ? -1 : 1;
-  return (x > y) - (x < y);
+  return by_choice (x, y);
 }
 
 static void
@@ -350,9 +248,12 @@ open_all (const struct searcher *s,
 {
   GSequence *open = g_sequence_new (NULL);
 
-  for (uint32_t i = 0; i < s->n; i++)
-    if (is_wanted (s, &s->all[i]))
-      g_sequence_append (open, &s->all[i]);
+  for (guint i = 0; i < s->families->len; i++)
+    if (is_wanted (s, s->families->pdata[i]))
+      g_sequence_append (open, s->families->pdata[i]);
+  for (guint i = 0; i < s->strategies->len; i++)
+    if (is_wanted (s, s->strategies->pdata[i]))
+      g_sequence_append (open, s->strategies->pdata[i]);
   g_sequence_sort (open, comes_before, NULL);
   return open;
 }
@@ -361,7 +262,7 @@ static gboolean
 may_win (const struct searcher *s, const struct weft_candidate *c)
 {
   (void) s;
-  return c->fate == WEFT_FATE_PRUNED || c->fate == WEFT_FATE_RANKED;
+  return !c->expanded && (c->fate == WEFT_FATE_PRUNED || c->fate == WEFT_FATE_RANKED);
 }
 
 static gboolean
@@ -373,8 +274,8 @@ is_far_behind (const struct searcher *s, const struct weft_candidate *c)
 static gboolean
 may_be_a_miss (const struct searcher *s, const struct weft_candidate *c)
 {
-  return (c->fate == WEFT_FATE_PRUNED || c->fate == WEFT_FATE_MEMORY) && c->clock == 0 &&
-         !is_far_behind (s, c);
+  return !c->expanded && (c->fate == WEFT_FATE_PRUNED || c->fate == WEFT_FATE_MEMORY) &&
+         c->clock == 0 && !is_far_behind (s, c);
 }
 
 /* ------------------------------------------------------------------------- rounds */
@@ -419,6 +320,21 @@ joins (const struct searcher *s, const struct aim *aim, const struct weft_candid
   return s->n_ops + *n_ops <= most_ops (s);
 }
 
+/* Refines a candidate by one bound that needs no programs, and puts it, or the members of an
+ * expanded family, back. */
+static void
+advance (struct searcher *s, const struct aim *aim, struct weft_candidate *c)
+{
+  const guint n = s->strategies->len;
+
+  weft_searcher_approach (s, c);
+  if (aim->is_wanted (s, c))
+    put (aim->open, c);
+  for (guint i = n; i < s->strategies->len; i++)
+    if (aim->is_wanted (s, s->strategies->pdata[i]))
+      put (aim->open, s->strategies->pdata[i]);
+}
+
 /* Collects the candidates of a round, which begins with `first`. On the way, refines candidates by
  * bounds that need no programs. Returns the number of candidates in batch[]. */
 static uint32_t
@@ -440,9 +356,7 @@ gather (struct searcher *s, const struct aim *aim, struct weft_candidate *first,
     if (c->fate == WEFT_FATE_RANKED && (c->report || aim->depth == WEFT_TRIAL_CLOCK))
       g_ptr_array_add (ready, c);
     else if (is_quick (c)) {
-      approach (s, c);
-      if (aim->is_wanted (s, c))
-        put (aim->open, c);
+      advance (s, aim, c);
     } else if (joins (s, aim, c, &n_ops))
       batch[n++] = c;
     else {
@@ -465,9 +379,10 @@ refine (struct searcher *s, const struct aim *aim, struct weft_candidate *first,
   uint32_t n = 1;
   gboolean ok = TRUE;
 
-  if (is_quick (first))
-    approach (s, first);
-  else {
+  if (is_quick (first)) {
+    advance (s, aim, first);
+    return TRUE;
+  } else {
     n = gather (s, aim, first, batch);
     for (uint32_t i = 0; i < n; i++) {
       trial[i].job = weft_space_job (s->job, &batch[i]->choice);
@@ -513,8 +428,8 @@ simulate_best (struct searcher *s, GError **error)
   struct weft_candidate *c;
   gboolean ok = TRUE;
 
-  while (ok && done < most && !stops (s) && (c = take (s->open))) {
-    progress (s, "simulating the best", done, most);
+  while (ok && done < most && !weft_searcher_stops (s) && (c = take (s->open))) {
+    weft_searcher_progress (s, "simulating the best", done, most);
     if (is_far_behind (s, c)) {
       put (aside, c);
       continue;
@@ -547,8 +462,8 @@ find_gap (struct searcher *s, double *gap, GError **error)
   struct weft_candidate *c;
 
   *gap = 0;
-  while (!stops (s) && (c = take (s->open)) && least (c) < best) {
-    progress (s, "bounding the gap", 0, 0);
+  while (!weft_searcher_stops (s) && (c = take (s->open)) && least (c) < best) {
+    weft_searcher_progress (s, "bounding the gap", 0, 0);
     if (c->fate == WEFT_FATE_RANKED || is_near (s, c)) {
       *gap = (best - least (c)) / best;
       return TRUE;
@@ -573,9 +488,9 @@ find_miss (struct searcher *s, GError **error)
   struct weft_candidate *c;
   gboolean ok = TRUE;
 
-  while (ok && !stops (s) && (c = take (open)) &&
+  while (ok && !weft_searcher_stops (s) && (c = take (open)) &&
          least (c) <= fmin (s->nearest_miss, s->last_clock)) {
-    progress (s, "looking for what nearly fits", 0, 0);
+    weft_searcher_progress (s, "looking for what nearly fits", 0, 0);
     s->miss_unknown = s->n_ops >= most_ops (s) && *plans - before > MOST_MISS_PLANS;
     if (s->miss_unknown)
       break;
@@ -593,7 +508,7 @@ find_miss (struct searcher *s, GError **error)
 static const struct weft_candidate *
 miss_of (const struct searcher *s, const weft_search *search)
 {
-  for (uint32_t i = 0; i < search->n && !s->miss_unknown; i++) {
+  for (uint32_t i = 0; i < search->n_listed && !s->miss_unknown; i++) {
     const struct weft_candidate *c = &search->candidate[i];
     if (c->fate == WEFT_FATE_MEMORY && c->clock > 0 && !is_far_behind (s, c))
       return c->clock <= s->last_clock ? c : NULL;
@@ -601,184 +516,28 @@ miss_of (const struct searcher *s, const weft_search *search)
   return NULL;
 }
 
-/* ------------------------------------------------------------------ where nothing fits */
-
-/* Largest numbers of candidates whose memory is measured, in find_closest() and, for each cluster
- * size, in anything_fits(). They are limited because measuring memory builds the candidate's
- * programs. */
-enum { MOST_CLOSEST = 12, MOST_TRIES = 4 };
-
-static int
-compare_bytes (const void *a, const void *b)
+struct searcher
+weft_searcher_of (const struct weft_job *job, const struct weft_search_options *options)
 {
-  const struct weft_candidate *x = *(struct weft_candidate *const *) a,
-                              *y = *(struct weft_candidate *const *) b;
-
-  return (x->bytes > y->bytes) - (x->bytes < y->bytes);
+  return (struct searcher){ .options = options,
+                            .job = job,
+                            .families = g_ptr_array_new_with_free_func (g_free),
+                            .strategies = g_ptr_array_new_with_free_func (g_free),
+                            .segments = weft_segment_cache_new (),
+                            .best_clock = INFINITY,
+                            .nearest_miss = INFINITY,
+                            .last_clock = INFINITY,
+                            .best_simulated = INFINITY };
 }
 
-/* The candidates with one fate, sorted by memory in ascending order. The caller frees the array. */
-static GPtrArray *
-by_bytes (const struct searcher *s, enum weft_fate fate)
+void
+weft_searcher_clear (struct searcher *s)
 {
-  GPtrArray *list = g_ptr_array_new ();
-
-  for (uint32_t i = 0; i < s->n; i++)
-    if (s->all[i].fate == fate)
-      g_ptr_array_add (list, &s->all[i]);
-  g_ptr_array_sort (list, compare_bytes);
-  return list;
-}
-
-/* Replaces the lower bound of a candidate's memory by its measured memory, and sets the candidate's
- * clock time. */
-static gboolean
-weigh (struct searcher *s, struct weft_candidate *c, GError **error)
-{
-  struct weft_trial t = { .job = weft_space_job (s->job, &c->choice), .depth = WEFT_TRIAL_CLOCK };
-
-  if (!run_trials (s, &t, 1, error))
-    return FALSE;
-  double seconds = t.seconds, bytes = t.bytes;
-  gboolean good = !t.error && !t.refused;
-  if (!settle (s, c, &t, error))
-    return FALSE;
-  if (!good)
-    return TRUE;
-  c->fate = WEFT_FATE_MEMORY;
-  c->clock = seconds;
-  c->bytes = (uint64_t) bytes;
-  c->weighed = TRUE;
-  return TRUE;
-}
-
-/* Measures the memory of the candidates with the lowest bounds on memory. Stops when no other
- * candidate's bound is below the least memory measured so far. */
-static gboolean
-find_closest (struct searcher *s, GError **error)
-{
-  g_autoptr (GPtrArray) list = by_bytes (s, WEFT_FATE_MEMORY);
-  guint n = MIN (list->len, MOST_CLOSEST);
-  uint64_t least_bytes = UINT64_MAX;
-
-  for (guint i = 0; i < n && !stops (s); i++) {
-    struct weft_candidate *c = g_ptr_array_index (list, i);
-    progress (s, "looking for what nearly fits", i, n);
-    if (c->bytes >= least_bytes)
-      break;
-    if (!weigh (s, c, error))
-      return FALSE;
-    least_bytes = MIN (least_bytes, c->bytes);
-  }
-  return TRUE;
-}
-
-/* Sets *fits to TRUE if one of the strategies with the lowest bounds on memory fits. */
-static gboolean
-anything_fits (struct searcher *s, gboolean *fits, GError **error)
-{
-  if (!begin_all (s, error))
-    return FALSE;
-  for (uint32_t i = 0; i < s->n && !stops (s); i++) {
-    struct weft_job job = weft_space_job (s->job, &s->all[i].choice);
-    if (s->all[i].fate == WEFT_FATE_PRUNED)
-      look_at_passes (s, &job, &s->all[i]);
-  }
-  g_autoptr (GPtrArray) list = by_bytes (s, WEFT_FATE_PRUNED);
-  *fits = FALSE;
-  for (guint i = 0; i < MIN (list->len, MOST_TRIES) && !*fits && !stops (s); i++) {
-    struct weft_candidate *c = g_ptr_array_index (list, i);
-    if (!rank (s, c, error))
-      return FALSE;
-    *fits = c->fate == WEFT_FATE_RANKED;
-  }
-  return TRUE;
-}
-
-static struct weft_candidate *
-candidates (const struct weft_job *job, const struct weft_space_ranges *ranges, uint32_t *n)
-{
-  g_autoptr (GArray) choices = weft_space_enumerate_within (job, ranges);
-  struct weft_candidate *all = g_new0 (struct weft_candidate, choices->len);
-
-  for (guint i = 0; i < choices->len; i++)
-    all[i].choice = g_array_index (choices, struct weft_choice, i);
-  *n = choices->len;
-  return all;
-}
-
-/* Makes the state of a search that has found nothing yet. The caller frees `all` and `segments`. */
-static struct searcher
-searcher_of (const struct weft_job *job, const struct weft_search_options *options)
-{
-  struct searcher s = { .options = options,
-                        .job = job,
-                        .segments = weft_segment_cache_new (),
-                        .best_clock = INFINITY,
-                        .nearest_miss = INFINITY,
-                        .last_clock = INFINITY,
-                        .best_simulated = INFINITY };
-
-  s.all = candidates (job, options->ranges, &s.n);
-  return s;
-}
-
-gboolean
-weft_search_fits (const struct weft_job *job, const struct weft_search_options *options,
-                  gboolean *fits, GError **error)
-{
-  struct searcher s = searcher_of (job, options);
-  gboolean ok = anything_fits (&s, fits, error);
-
-  weft_segment_cache_free (s.segments);
-  g_free (s.all);
-  g_clear_error (&s.refused);
-  g_clear_error (&s.fault);
-  return ok;
-}
-
-static gboolean
-fits_on (struct searcher *outer, uint32_t gpus, gboolean *fits, GError **error)
-{
-  struct weft_job job = *outer->job;
-
-  return weft_cluster_resize (&job.cluster, gpus, 0, error) &&
-         weft_search_fits (&job, outer->options, fits, error);
-}
-
-/* Doubles the number of GPUs until a strategy fits. Then tries three sizes between the last size on
- * which no strategy fits and this size. */
-static gboolean
-find_enough (struct searcher *s, uint32_t *enough, GError **error)
-{
-  const struct weft_cluster *cluster = &s->job->cluster;
-  uint64_t node = (uint64_t) cluster->f.node_gpus;
-  uint64_t most = node * (uint64_t) cluster->f.fabric_max_nodes;
-  uint64_t few = cluster->n_gpus, gpus = few < node ? node : 2 * few;
-  gboolean fits = FALSE;
-
-  for (; gpus <= most && !fits && !stops (s); gpus *= 2) {
-    progress (s, "trying more GPUs", (uint32_t) gpus, (uint32_t) most);
-    if (!fits_on (s, (uint32_t) gpus, &fits, error))
-      return FALSE;
-    if (fits)
-      break;
-    few = gpus;
-  }
-  if (!fits)
-    return TRUE;
-  *enough = (uint32_t) gpus;
-  for (uint64_t part = 5; part < 8 && !stops (s); part++) {
-    if (few * part % (4 * node))
-      continue;
-    if (!fits_on (s, (uint32_t) (few * part / 4), &fits, error))
-      return FALSE;
-    if (fits) {
-      *enough = (uint32_t) (few * part / 4);
-      break;
-    }
-  }
-  return TRUE;
+  weft_segment_cache_free (s->segments);
+  g_ptr_array_unref (s->families);
+  g_ptr_array_unref (s->strategies);
+  g_clear_error (&s->refused);
+  g_clear_error (&s->fault);
 }
 
 static const struct weft_candidate *
@@ -786,7 +545,7 @@ closest_of (const weft_search *search)
 {
   const struct weft_candidate *closest = NULL;
 
-  for (uint32_t i = 0; i < search->n; i++) {
+  for (uint32_t i = 0; i < search->n_listed; i++) {
     const struct weft_candidate *c = &search->candidate[i];
     if (c->weighed && (!closest || c->bytes < closest->bytes))
       closest = c;
@@ -798,11 +557,12 @@ closest_of (const weft_search *search)
 static void
 drop_reports (struct searcher *s)
 {
-  for (uint32_t i = 0; i < s->n; i++) {
-    if (s->all[i].fate == WEFT_FATE_SIMULATED)
+  for (guint i = 0; i < s->strategies->len; i++) {
+    struct weft_candidate *c = s->strategies->pdata[i];
+    if (c->fate == WEFT_FATE_SIMULATED)
       continue;
-    g_clear_pointer (&s->all[i].report, weft_report_free);
-    g_clear_pointer (&s->all[i].plan, weft_plan_free);
+    g_clear_pointer (&c->report, weft_report_free);
+    g_clear_pointer (&c->plan, weft_plan_free);
   }
 }
 
@@ -812,11 +572,20 @@ collect (struct searcher *s)
   weft_search *search = g_new0 (weft_search, 1);
 
   drop_reports (s);
-  sort (s);
-  search->n = s->n;
-  search->candidate = g_steal_pointer (&s->all);
-  for (uint32_t i = 0; i < search->n; i++)
+  if (s->strategies->len == 0 && s->families->len > 0)
+    weft_searcher_expand (s, s->families->pdata[0]);
+  qsort (s->strategies->pdata, s->strategies->len, sizeof (gpointer), compare);
+  search->n_listed = s->strategies->len;
+  search->candidate = g_new (struct weft_candidate, MAX (search->n_listed, 1));
+  for (uint32_t i = 0; i < search->n_listed; i++) {
+    search->candidate[i] = *(struct weft_candidate *) s->strategies->pdata[i];
     search->by_fate[search->candidate[i].fate]++;
+  }
+  for (guint i = 0; i < s->families->len; i++) {
+    const struct weft_candidate *family = s->families->pdata[i];
+    search->by_fate[family->fate] += family->expanded ? 0 : family->n_members;
+    search->n += family->n_members;
+  }
   if (s->options->near_miss)
     search->miss = miss_of (s, search);
   search->closest = closest_of (search);
@@ -826,7 +595,7 @@ collect (struct searcher *s)
 static gboolean
 search_all (struct searcher *s, double *gap, GError **error)
 {
-  if (!begin_all (s, error))
+  if (!weft_searcher_begin (s, error))
     return FALSE;
   s->open = open_all (s, may_win);
   gboolean ok = simulate_best (s, error) && find_gap (s, gap, error) &&
@@ -849,19 +618,18 @@ weft_search_run (const struct weft_job *job, const struct weft_search_options *o
                  GError **error)
 {
   gint64 start = g_get_monotonic_time ();
-  struct searcher s = searcher_of (job, options);
+  struct searcher s = weft_searcher_of (job, options);
   double gap = 0;
   uint32_t enough = 0;
   gboolean ok = check_collectives (job, error) && search_all (&s, &gap, error);
   if (ok && options->near_miss && !isfinite (s.best_simulated) && !s.refused)
-    ok = find_closest (&s, error) && find_enough (&s, &enough, error);
+    ok = weft_searcher_find_closest (&s, error) && weft_searcher_find_enough (&s, &enough, error);
   weft_search *search = collect (&s);
   search->enough_gpus = enough;
   search->stopped = s.stopped;
   search->plans = s.plans;
   search->plans.of_layers = weft_segment_cache_plans (s.segments);
   search->gap = !search->by_fate[WEFT_FATE_SIMULATED] ? 0 : s.stopped ? 1 : gap;
-  weft_segment_cache_free (s.segments);
   search->wall_seconds = (g_get_monotonic_time () - start) * 1e-6;
   if (ok && s.refused && search->by_fate[WEFT_FATE_RULE] == search->n)
     g_propagate_error (error, g_steal_pointer (&s.refused));
@@ -873,15 +641,15 @@ weft_search_run (const struct weft_job *job, const struct weft_search_options *o
     g_set_error (error, WEFT_ERROR, WEFT_ERROR_INFEASIBLE,
                  "none of %u strategies fits: %u do not fit in memory, %u break a rule", search->n,
                  search->by_fate[WEFT_FATE_MEMORY], search->by_fate[WEFT_FATE_RULE]);
-  g_clear_error (&s.refused);
-  search->fault = s.fault;
+  search->fault = g_steal_pointer (&s.fault);
+  weft_searcher_clear (&s);
   return search;
 }
 
 void
 weft_search_free (weft_search *search)
 {
-  for (uint32_t i = 0; i < search->n; i++) {
+  for (uint32_t i = 0; i < search->n_listed; i++) {
     g_clear_pointer (&search->candidate[i].report, weft_report_free);
     g_clear_pointer (&search->candidate[i].plan, weft_plan_free);
   }

@@ -93,6 +93,17 @@ weft_plan *weft_segment_cache_plan (weft_segment_cache *cache, const struct weft
 const struct weft_flights *
 weft_segment_cache_flights (weft_segment_cache *cache, const struct weft_grid_spec *spec);
 
+/* Looks for the result of a replay of the schedule of a job's family (space.h): the seconds at which
+ * the last pass of each rank ends, or NULL if the schedule was not replayed. FALSE: no result was
+ * kept. The cache owns the result. */
+gboolean weft_segment_cache_replay (weft_segment_cache *cache, const struct weft_job *job,
+                                    const double **end);
+
+/* Keeps the result of a replay, and returns it. The cache takes ownership of `end`, which may be
+ * NULL. */
+const double *weft_segment_cache_keep_replay (weft_segment_cache *cache,
+                                              const struct weft_job *job, double *end);
+
 /* The ends of a job's step; NULL: they could not be measured. The cache owns the result. */
 const struct weft_ends *
 weft_segment_cache_ends (weft_segment_cache *cache, const struct weft_job *job);

@@ -44,6 +44,19 @@ weft_space_enumerate_within (const struct weft_job *job, const struct weft_space
 /* Like weft_space_enumerate_within(), without limits. */
 GArray *weft_space_enumerate (const struct weft_job *job);
 
+/* A family is all choices with equal values of the axes before this one. Its members differ only in
+ * how replicas shard and exchange state: all have the same kernels in a layer, and need the same
+ * bytes for activations. */
+#define WEFT_SPACE_FIRST_OF_MEMBERS WEFT_AXIS_use_megatron_fsdp
+
+/* Lists the families of the choices of weft_space_enumerate_within(), in the same order. Only the
+ * values of their own axes are set. The caller frees the array. */
+GArray *weft_space_families (const struct weft_job *job, const struct weft_space_ranges *ranges);
+
+/* Replaces the contents of `members`, an array of struct weft_choice, by the choices of a family. */
+void weft_space_members (const struct weft_job *job, const struct weft_space_ranges *ranges,
+                         const struct weft_choice *family, GArray *members);
+
 /* The job with the settings of a choice. */
 struct weft_job weft_space_job (const struct weft_job *job, const struct weft_choice *choice);
 

@@ -81,7 +81,7 @@ bound_is_below_clock_and_clock_below_simulation (void **state)
   g_autoptr (weft_search) search = search_all (&job, 40);
 
   (void) state;
-  for (uint32_t i = 0; i < search->n; i++) {
+  for (uint32_t i = 0; i < search->n_listed; i++) {
     const struct weft_candidate *c = &search->candidate[i];
     if (c->fate < WEFT_FATE_RANKED)
       continue;
@@ -528,7 +528,7 @@ where_nothing_fits_the_closest_strategy_and_enough_gpus_are_named (void **state)
   assert_true (g_error_matches (error, WEFT_ERROR, WEFT_ERROR_INFEASIBLE));
   assert_non_null (search->closest);
   assert_true ((double) search->closest->bytes > job.cluster.f.gpu_memory);
-  for (uint32_t i = 0; i < search->n; i++)
+  for (uint32_t i = 0; i < search->n_listed; i++)
     if (search->candidate[i].weighed)
       assert_true (search->candidate[i].bytes >= search->closest->bytes);
   assert_in_range (search->enough_gpus, 14, 64);
