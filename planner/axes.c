@@ -251,6 +251,21 @@ weft_axis_as_given_precision (const struct weft_job *job, int64_t out[MOST_VALUE
   return only (job->train.precision, out);
 }
 
+/* Splitting matrix products into pieces overlaps their collectives, but makes each piece slower.
+ * fp8 recipes with scales of blocks exclude it, because they quantise the gathered tensor. */
+static uint32_t
+tensor_overlaps (const struct weft_job *job, int64_t out[MOST_VALUES])
+{
+  const union weft_strategy *s = &job->strategy;
+  gboolean blocks = job->train.precision == WEFT_FP8 && s->fp8_recipe != WEFT_FP8_DELAYED &&
+                    s->fp8_recipe != WEFT_FP8_TENSORWISE;
+
+  return s->sequence_parallel && !s->enable_async_tensor_parallel && !blocks &&
+                 !weft_job_is_torch (job)
+             ? both (out)
+             : only (FALSE, out);
+}
+
 /* Number of data-parallel replicas; 1 if there are too few GPUs, which a rule will report. */
 static int64_t
 replicas (const struct weft_job *job)
@@ -286,20 +301,57 @@ replicated (const struct weft_job *job)
   return replicas (job) > 1;
 }
 
-/* Lists the schedules with the trait `searched`. With a single stage, lists only the first of them.
- * With several chunks per rank, lists only schedules that allow any number of chunks. */
+/* Whether a schedule suits the data-parallel wrapper: a wrapper that reduces each microbatch
+ * excludes schedules that split the backward pass, and only Megatron-Core's DDP has schedules with
+ * two copies of the model. Under FSDP2, which prefetches weights across cells, lower bounds do not
+ * hold for split backward passes, so the search does not try them there. */
+static gboolean
+suits_wrapper (const struct weft_job *job)
+{
+  const union weft_strategy *s = &job->strategy;
+
+  if (weft_job_copies (job) > 1 && s->use_megatron_fsdp)
+    return FALSE;
+  return !weft_job_splits_backward (job) ||
+         (!weft_job_is_torch (job) && !weft_job_reduces_each (job));
+}
+
+/* Whether a schedule exists for the numbers of the job and suits its knobs. */
+static gboolean
+has_schedule (const struct weft_job *job, enum weft_schedule schedule)
+{
+  struct weft_job one = *job;
+
+  one.strategy.pipeline_schedule = schedule;
+  const struct weft_grid_spec spec = weft_job_grid_spec (&one);
+  g_autofree char *problem = weft_job_stages_problem (&one);
+  return !problem && weft_spec_broken (&spec) == WEFT_SPEC_FITS && suits_wrapper (&one);
+}
+
+/* Whether a schedule runs two passes at the same time while there are collectives of tensor
+ * parallel ranks, which the lower bounds of such a pair cannot count: the search would have to
+ * build the programs of nearly all of these strategies. */
+static gboolean
+hides_collectives (const struct weft_job *job, enum weft_schedule schedule)
+{
+  return (schedule == WEFT_SCHEDULE_DUALPIPE || schedule == WEFT_SCHEDULE_DUALPIPEV) &&
+         job->strategy.tensor_model_parallel_size > 1;
+}
+
+/* Lists the schedules with the trait `searched` that exist for the numbers of stages, chunks and
+ * microbatches. With a single stage, lists only the first of them. With several chunks per rank,
+ * lists only schedules that allow any number of chunks: the others have their number anyway. */
 static uint32_t
 schedules (const struct weft_job *job, int64_t out[MOST_VALUES])
 {
   gboolean staged = job->strategy.pipeline_model_parallel_size > 1;
   uint32_t n = 0;
 
-  for (unsigned i = 0; i < WEFT_N_SCHEDULE; i++) {
-    const struct weft_schedule_row *row = &weft_schedules[i];
-    if (row->searched && (staged || n == 0) &&
-        (!has_chunks (job) || row->chunks == WEFT_CHUNKS_ANY))
+  for (unsigned i = 0; i < WEFT_N_SCHEDULE && (staged || n == 0); i++)
+    if (weft_schedules[i].searched && (!staged || has_schedule (job, i)) &&
+        !hides_collectives (job, i) &&
+        (!has_chunks (job) || weft_schedules[i].chunks == WEFT_CHUNKS_ANY))
       out[n++] = i;
-  }
   return n;
 }
 
@@ -309,12 +361,73 @@ if_staged (const struct weft_job *job, int64_t out[MOST_VALUES])
   return only (job->strategy.pipeline_model_parallel_size > 1, out);
 }
 
+/* The search leaves out sets without layernorm that have a dearer module: norms cost least time for
+ * the bytes that they save. */
+const struct weft_recompute_set weft_recompute_sets[WEFT_N_RECOMPUTE_SETS] = {
+  { "core_attn", WEFT_MODELS_UNFUSED, TRUE },
+  { "layernorm", WEFT_MODELS_ANY, TRUE },
+  { "mlp", WEFT_MODELS_DENSE, FALSE },
+  { "layernorm,mlp", WEFT_MODELS_DENSE, TRUE },
+  { "mla_up_proj", WEFT_MODELS_LATENT, FALSE },
+  { "moe_act", WEFT_MODELS_EXPERTS, FALSE },
+  { "shared_experts", WEFT_MODELS_SHARED, FALSE },
+  { "layernorm,moe_act", WEFT_MODELS_EXPERTS, TRUE },
+  { "layernorm,mla_up_proj,moe_act", WEFT_MODELS_LATENT, TRUE },
+  { "moe", WEFT_MODELS_EXPERTS, FALSE },
+  { "layernorm,moe", WEFT_MODELS_EXPERTS, TRUE },
+};
+
+/* Whether a set of modules has an effect on a model. `mlp` is left out for models with experts,
+ * whose few dense layers it would recompute; the module of latent attention with moe_act for models
+ * without experts. */
+static gboolean
+has_modules (const struct weft_job *job, const struct weft_recompute_set *set)
+{
+  const union weft_model *m = &job->model;
+  const gboolean has[] = {
+    [WEFT_MODELS_ANY] = TRUE,
+    [WEFT_MODELS_DENSE] = m->num_moe_experts == 0,
+    [WEFT_MODELS_EXPERTS] = m->num_moe_experts > 0,
+    [WEFT_MODELS_SHARED] = m->moe_shared_expert_intermediate_size > 0,
+    [WEFT_MODELS_LATENT] =
+        m->kv_lora_rank > 0 && (m->num_moe_experts > 0 || !strstr (set->modules, "moe_act")),
+    [WEFT_MODELS_UNFUSED] = job->strategy.attention_backend == WEFT_ATTENTION_UNFUSED,
+  };
+
+  return has[set->models];
+}
+
+/* Selective recompute is a knob of TransformerConfig, which PyTorch's wrappers do not read. */
 static uint32_t
 recomputes (const struct weft_job *job, int64_t out[MOST_VALUES])
 {
-  out[0] = WEFT_RECOMPUTE_NONE;
-  out[1] = WEFT_RECOMPUTE_FULL;
-  return job->strategy.activation_checkpointing ? 1 : 2;
+  uint32_t n = 0;
+
+  out[n++] = WEFT_RECOMPUTE_NONE;
+  if (job->strategy.activation_checkpointing)
+    return n;
+  if (!weft_job_is_torch (job))
+    out[n++] = WEFT_RECOMPUTE_SELECTIVE;
+  out[n++] = WEFT_RECOMPUTE_FULL;
+  return n;
+}
+
+/* The job's own modules are tried only if the user asks for selective recompute: the default,
+ * core_attn, is one of the sets. */
+static uint32_t
+recomputed_modules (const struct weft_job *job, int64_t out[MOST_VALUES])
+{
+  int64_t own = job->strategy.recompute_modules;
+  uint32_t n = 0;
+
+  if (job->strategy.recompute_granularity != WEFT_RECOMPUTE_SELECTIVE)
+    return only (own, out);
+  if (job->knob_set[WEFT_KNOB_recompute_granularity])
+    out[n++] = own;
+  for (unsigned i = 0; i < WEFT_N_RECOMPUTE_SETS; i++)
+    if (weft_recompute_sets[i].searched && has_modules (job, &weft_recompute_sets[i]))
+      out[n++] = g_quark_from_static_string (weft_recompute_sets[i].modules);
+  return n;
 }
 
 /* Full recompute of all layers (method uniform) or of some layers of each chunk (method block). */
@@ -346,6 +459,37 @@ recomputed_layers (const struct weft_job *job, int64_t out[MOST_VALUES])
   return n;
 }
 
+/* Activation offload exists for one stage without recompute. Two passes that alternate exclude
+ * it. */
+static uint32_t
+activation_offloads (const struct weft_job *job, int64_t out[MOST_VALUES])
+{
+  const union weft_strategy *s = &job->strategy;
+  gboolean possible = s->pipeline_model_parallel_size == 1 && job->model.num_layers > 1 &&
+                      weft_job_recompute (job).granularity == WEFT_RECOMPUTE_NONE &&
+                      !s->overlap_moe_expert_parallel_comm && !weft_job_is_torch (job);
+
+  return possible ? both (out) : only (FALSE, out);
+}
+
+/* The search tries to offload 1, 2, 3 and 4 quarters of the layers, but never the last layer, whose
+ * activations are used at once. */
+static uint32_t
+offloaded_layers (const struct weft_job *job, int64_t out[MOST_VALUES])
+{
+  int64_t layers = job->model.num_layers;
+  uint32_t n = 0;
+
+  if (!job->strategy.cpu_offloading)
+    return only (0, out);
+  for (int64_t quarter = 1; quarter <= 4; quarter++) {
+    int64_t some = MIN (layers * quarter / 4, layers - 1);
+    if (some > 0 && (n == 0 || some > out[n - 1]))
+      out[n++] = some;
+  }
+  return n;
+}
+
 /* ----------------------------------------------------------------------- the replicas */
 
 static uint32_t
@@ -361,7 +505,9 @@ fsdp_or_not (const struct weft_job *job, int64_t out[MOST_VALUES])
 {
   if (job->strategy.distributed_config == WEFT_MEGATRON_FSDP)
     return only (TRUE, out);
-  return weft_job_is_torch (job) ? only (FALSE, out) : if_replicated (job, out);
+  if (weft_job_is_torch (job) || weft_job_copies (job) > 1)
+    return only (FALSE, out);
+  return if_replicated (job, out);
 }
 
 static uint32_t
@@ -377,6 +523,8 @@ levels (const struct weft_job *job, int64_t out[MOST_VALUES])
 {
   if (!job->strategy.use_megatron_fsdp)
     return only (WEFT_NO_SHARD, out);
+  if (weft_job_splits_backward (job))
+    return 0;
   out[0] = WEFT_SHARD_GRADS;
   out[1] = WEFT_SHARD_PARAMS;
   return 2;
@@ -389,6 +537,109 @@ if_wrapped (const struct weft_job *job, int64_t out[MOST_VALUES])
 {
   return job->strategy.use_megatron_fsdp || weft_job_is_torch (job) ? only (FALSE, out)
                                                                     : if_replicated (job, out);
+}
+
+/* The number of ranks that hold the same weights: data and context parallel ranks together. */
+static int64_t
+holders (const struct weft_job *job)
+{
+  return replicas (job) * job->strategy.context_parallel_size;
+}
+
+/* The number of ranks that hold the same expert weights; holders() for models without experts. */
+static int64_t
+expert_holders (const struct weft_job *job)
+{
+  const union weft_strategy *s = &job->strategy;
+
+  return job->model.num_moe_experts
+             ? ranks_of_stage (job) / (weft_job_expert_tp (job) * s->expert_model_parallel_size)
+             : holders (job);
+}
+
+static gboolean
+is_power_of_two (int64_t n)
+{
+  return n > 0 && (n & (n - 1)) == 0;
+}
+
+/* Numbers of groups of ranks that shard state among themselves: one group of all ranks, or one
+ * group in each domain of the fastest kind of link, which is what hybrid sharding is for. Groups of
+ * sizes between save less memory than one group, and less time than groups in a domain. */
+static uint32_t
+sharding_groups (const struct weft_job *job, int64_t out[MOST_VALUES])
+{
+  int64_t all = holders (job), experts = expert_holders (job);
+  int64_t inner = weft_fabric_domain (&job->cluster) / job->strategy.tensor_model_parallel_size;
+  int64_t groups = inner > 1 ? all / inner : 1;
+  gboolean ordered = job->train.reduction_order != WEFT_ORDER_CANONICAL || is_power_of_two (inner);
+
+  out[0] = 1;
+  out[1] = groups;
+  return groups < 2 || all % inner || !ordered || experts % groups || experts / groups < 2 ? 1 : 2;
+}
+
+static gboolean
+shards_optimizer (const struct weft_job *job)
+{
+  return job->strategy.use_distributed_optimizer || job->strategy.use_megatron_fsdp;
+}
+
+static uint32_t
+instances (const struct weft_job *job, int64_t out[MOST_VALUES])
+{
+  return shards_optimizer (job) && !job->strategy.reduce_scatter_with_fp32_accumulation
+             ? sharding_groups (job, out)
+             : only (1, out);
+}
+
+/* Outer ranks of hybrid sharding can divide the optimizer state where weights are sharded. */
+static uint32_t
+outer_levels (const struct weft_job *job, int64_t out[MOST_VALUES])
+{
+  out[0] = WEFT_NO_SHARD;
+  out[1] = WEFT_SHARD_OPTIM;
+  return job->strategy.num_distributed_optimizer_instances > 1 &&
+                 weft_job_sharding (job) == WEFT_SHARD_PARAMS
+             ? 2
+             : 1;
+}
+
+static uint32_t
+replicated_groups (const struct weft_job *job, int64_t out[MOST_VALUES])
+{
+  return job->strategy.distributed_config == WEFT_FSDP2 ? sharding_groups (job, out)
+                                                        : only (1, out);
+}
+
+/* Bytes of optimizer state of a parameter: an fp32 master copy and two fp32 moments. */
+enum { OPTIMIZER_BYTES = 12 };
+
+/* The smallest fraction of the GPU memory that offload must free, to be tried. */
+#define LEAST_OFFLOADED 0.05
+
+/* Offload takes longer than the update on the GPU and pays only where its memory is needed. The
+ * search therefore does not try it without sharding or in groups (full sharding saves most of that
+ * memory and is faster), nor if the state that a rank keeps is a small part of its memory. It
+ * offloads all optimizer state or none; parts are changes of `weft memory --fix`. */
+static uint32_t
+optimizer_offloads (const struct weft_job *job, int64_t out[MOST_VALUES])
+{
+  const union weft_strategy *s = &job->strategy;
+  double bytes =
+      OPTIMIZER_BYTES * (double) weft_model_parameters (&job->model) / job->cluster.n_gpus;
+  gboolean possible = shards_optimizer (job) && weft_job_instances (job) == 1 &&
+                      !s->fp8_param_gather && (s->preserve_fp32_weights || !s->use_megatron_fsdp) &&
+                      (!weft_job_scales_loss (job) || s->grad_reduce_in_fp32);
+
+  return possible && bytes > LEAST_OFFLOADED * job->cluster.f.gpu_memory ? both (out)
+                                                                         : only (FALSE, out);
+}
+
+static uint32_t
+if_optimizer_offloaded (const struct weft_job *job, int64_t out[MOST_VALUES])
+{
+  return only (job->strategy.optimizer_cpu_offload, out);
 }
 
 /* Megatron-FSDP always reduces sharded gradients during the backward pass, so TRUE is the only
@@ -440,11 +691,54 @@ if_gathers_align (const struct weft_job *job, int64_t out[MOST_VALUES])
                out);
 }
 
+/* With at least this many buckets, the last one, which no pass overlaps, is a small part of all. */
+enum { MANY_BUCKETS = 16 };
+
+/* Buckets of the default size, and of a quarter of it where a rank has few buckets. Larger buckets
+ * only save latency, which the default, 1e6 elements for each replica, keeps small. */
+static uint32_t
+bucket_sizes (const struct weft_job *job, int64_t out[MOST_VALUES])
+{
+  const union weft_strategy *s = &job->strategy;
+  int64_t size = MAX (40000000, 1000000 * holders (job));
+  double parameters = (double) weft_model_parameters (&job->model) /
+                      (double) (s->tensor_model_parallel_size * s->pipeline_model_parallel_size);
+  gboolean few = parameters < MANY_BUCKETS * (double) size && parameters > (double) size;
+
+  out[0] = WEFT_NONE;
+  out[1] = MIN (size / 4, G_MAXINT32);
+  return few && s->overlap_grad_reduce && !s->use_megatron_fsdp && !weft_job_is_torch (job) ? 2 : 1;
+}
+
+/* ------------------------------------------------------------------- the whole space */
+
+static gboolean
+but_first (int64_t value, uint32_t place)
+{
+  (void) value;
+  return place > 0;
+}
+
+static gboolean
+wide_schedule (int64_t value, uint32_t place)
+{
+  (void) place;
+  return weft_schedules[value].splits_backward;
+}
+
+static gboolean
+wide_recompute (int64_t value, uint32_t place)
+{
+  (void) place;
+  return value == WEFT_RECOMPUTE_SELECTIVE;
+}
+
 /* ------------------------------------------------------------------------- the table */
 
 #define as_given_precision weft_axis_as_given_precision
 const struct weft_axis_row weft_axes[WEFT_N_AXIS] = {
-#define AXIS(table, field, values) { WEFT_AXIS_OF_##table, WEFT_##table##_##field, values },
+#define AXIS(table, field, values, wide)                                                           \
+  { WEFT_AXIS_OF_##table, WEFT_##table##_##field, values, wide },
 #include "planner/axes.def"
 #undef AXIS
 };

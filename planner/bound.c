@@ -99,6 +99,8 @@ struct chunk {
   uint32_t n_offloaded; /* the activations of the first layers of the model may be on the host */
   uint32_t first, end;  /* the chunk has the segments [first, end) of the model's layers */
   uint32_t most;        /* number of layers of the chunk that are recomputed */
+  /* a pass may run at the same time as another, so that its kernels fill the waits of the other */
+  gboolean paired;
 };
 
 /* For one microbatch of one chunk: the seconds of each pass, and bytes of activations. */
@@ -132,12 +134,14 @@ is_torn (const struct chunk *c, uint32_t segment, uint32_t neighbour)
 
 /* The seconds of a pass of one segment, without the kernels at torn boundaries. */
 static double
-way_of (const struct weft_segment_cost *it, int pass, gboolean before, gboolean after)
+way_of (const struct weft_segment_cost *it, int pass, gboolean paired, gboolean before,
+        gboolean after)
 {
+  double all = paired ? it->kernels[pass] : it->way[pass];
   gboolean first = pass == WEFT_SEGMENT_FORWARD ? before : after,
            last = pass == WEFT_SEGMENT_FORWARD ? after : before;
 
-  return fmax (0, it->way[pass] - first * it->first[pass] - last * it->last[pass]);
+  return fmax (0, all - first * it->first[pass] - last * it->last[pass]);
 }
 
 static struct pass
@@ -149,7 +153,7 @@ measure_chunk (const struct chunk *c)
     const struct weft_segment_cost *it = &known_of (c, s)->segment[s];
     gboolean before = is_torn (c, s, s - 1), after = is_torn (c, s, s + 1);
     for (int pass = 0; pass < WEFT_N_SEGMENT_PASS; pass++)
-      sum.way[pass] += way_of (it, pass, before, after);
+      sum.way[pass] += way_of (it, pass, c->paired, before, after);
     if (s <= c->n_offloaded)
       continue;
     for (int life = 0; life < WEFT_N_LIFE; life++)
@@ -199,6 +203,7 @@ chunk_of (const struct asked *a, uint32_t rank, uint32_t index)
   c.most = block ? (uint32_t) a->job->strategy.recompute_num_layers : 0;
   c.first = stage == 0 ? 0 : c.first;
   c.end += stage + 1 == a->n_stages;
+  c.paired = a->flights && a->flights->pairs;
   return c;
 }
 

@@ -51,8 +51,8 @@ double weft_bound_flops (const struct weft_job *job);
  * is 0. */
 struct weft_bound weft_bound_passes (weft_segment_cache *cache, const struct weft_job *job);
 
-/* Bytes of one pipeline rank: those that do not depend on the replicas (activations, libraries), and
- * the state of each family of weights before replicas shard it. */
+/* Bytes of one pipeline rank: those that do not depend on the replicas (activations, libraries),
+ * and the state of each family of weights before replicas shard it. */
 struct weft_rank_bytes {
   double fixed, state[WEFT_N_FAMILY][WEFT_N_STATE];
 };

@@ -1,5 +1,5 @@
-/* What a search says if no strategy fits: the strategies that need least memory, and a number of GPUs
- * on which one fits. */
+/* What a search says if no strategy fits: the strategies that need least memory, and a number of
+ * GPUs on which one fits. */
 #include "planner/searcher.h"
 
 /* Largest numbers of candidates whose memory is measured, in
@@ -73,7 +73,9 @@ anything_fits (struct searcher *s, gboolean *fits, GError **error)
     return FALSE;
   for (guint i = 0; i < s->families->len && !weft_searcher_stops (s); i++) {
     struct weft_candidate *c = s->families->pdata[i];
-    if (c->fate == WEFT_FATE_PRUNED)
+    if (c->level == WEFT_SPACE_SCHEDULES && c->fate == WEFT_FATE_PRUNED)
+      weft_searcher_expand (s, c);
+    else if (c->fate == WEFT_FATE_PRUNED)
       weft_searcher_look_at_family (s, c);
   }
   g_autoptr (GPtrArray) list = leanest (s, WEFT_FATE_PRUNED, MOST_TRIES);

@@ -13,9 +13,13 @@ const char *const weft_fate_words[] = { WEFT_FATE_LIST (WEFT_WORD_TEXT) NULL };
 #define PRUNE_FACTOR 1.5
 
 /* Number of finalists unless the user gives it. The search then simulates up to MOST_OPS ops (about
- * 15 s of one core), and more only as long as the gap exceeds NEAR. */
-enum { FINALISTS = 10, MOST_OPS = 1200000 };
+ * 15 s of one core; fewer in the whole space), and more only as long as the gap exceeds NEAR. */
+enum { FINALISTS = 10, MOST_OPS = 1200000, MOST_OPS_OF_WHOLE = 600000 };
 #define NEAR 0.01
+
+/* An op of a trial that only computes a clock time counts as one of this many: a simulation also
+ * places and proves buffers. */
+enum { OPS_PER_OP = 4 };
 
 void
 weft_searcher_progress (const struct searcher *s, const char *phase, uint32_t done, uint32_t of)
@@ -69,14 +73,27 @@ run_trials (struct searcher *s, struct weft_trial *t, uint32_t n, GError **error
   return TRUE;
 }
 
+/* Whether the whole space is searched, for any number of finalists: the search may then end before
+ * the tenth. */
+static gboolean
+is_wide (const struct searcher *s)
+{
+  return s->options->finalists == 0 && s->options->ranges && s->options->ranges->whole;
+}
+
 /* Takes over the bound of a program without buffer addresses. This bound holds for the clock time,
  * because buffers that share an address can only make ops wait. */
 static void
-take_bound (struct weft_candidate *c, const struct weft_trial *t)
+take_bound (struct searcher *s, struct weft_candidate *c, const struct weft_trial *t)
 {
   c->bound = fmax (c->bound, t->seconds);
   c->ops = t->ops;
   c->known = WEFT_PROGRAM;
+  if (!is_wide (s))
+    return;
+  s->n_ops += t->ops / OPS_PER_OP;
+  if (!s->nearest || c->bound < s->nearest->bound)
+    s->nearest = c;
 }
 
 /* Takes over the clock time, the memory and the report of a candidate. An extrapolated clock time
@@ -94,6 +111,8 @@ take_clock (struct searcher *s, struct weft_candidate *c, struct weft_trial *t)
   s->n_ops += c->report ? t->ops : 0;
   double *best = c->fate == WEFT_FATE_RANKED ? &s->best_clock : &s->nearest_miss;
   *best = fmin (*best, c->clock);
+  if (is_wide (s) && c->report && c->report->fits)
+    s->best_simulated = fmin (s->best_simulated, c->report->iteration.time_s);
 }
 
 /* Takes over the result of a trial. A failed internal check (WEFT_ERROR_BUG) rejects only this
@@ -105,7 +124,7 @@ settle (struct searcher *s, struct weft_candidate *c, struct weft_trial *t, GErr
   if (t->refused)
     c->fate = WEFT_FATE_RULE;
   else if (!t->error && t->depth == WEFT_TRIAL_BOUND)
-    take_bound (c, t);
+    take_bound (s, c, t);
   else if (!t->error)
     take_clock (s, c, t);
   else if (!g_error_matches (t->error, WEFT_ERROR, WEFT_ERROR_BUG)) {
@@ -306,7 +325,9 @@ most_ops (const struct searcher *s)
 {
   if (s->options->finalists > 0)
     return UINT64_MAX;
-  return s->options->most_ops ? s->options->most_ops : MOST_OPS;
+  if (s->options->most_ops > 0)
+    return s->options->most_ops;
+  return is_wide (s) ? MOST_OPS_OF_WHOLE : MOST_OPS;
 }
 
 /* Whether a candidate is simulated in this round, which has simulated `n_ops` ops so far. */
@@ -320,19 +341,21 @@ joins (const struct searcher *s, const struct aim *aim, const struct weft_candid
   return s->n_ops + *n_ops <= most_ops (s);
 }
 
-/* Refines a candidate by one bound that needs no programs, and puts it, or the members of an
- * expanded family, back. */
+/* Refines a candidate by one bound that needs no programs, and puts it, or what an expanded family
+ * consists of, back. */
 static void
 advance (struct searcher *s, const struct aim *aim, struct weft_candidate *c)
 {
-  const guint n = s->strategies->len;
+  const guint n[] = { s->families->len, s->strategies->len };
+  GPtrArray *const lists[] = { s->families, s->strategies };
 
   weft_searcher_approach (s, c);
   if (aim->is_wanted (s, c))
     put (aim->open, c);
-  for (guint i = n; i < s->strategies->len; i++)
-    if (aim->is_wanted (s, s->strategies->pdata[i]))
-      put (aim->open, s->strategies->pdata[i]);
+  for (unsigned k = 0; k < G_N_ELEMENTS (lists); k++)
+    for (guint i = n[k]; i < lists[k]->len; i++)
+      if (aim->is_wanted (s, lists[k]->pdata[i]))
+        put (aim->open, lists[k]->pdata[i]);
 }
 
 /* Collects the candidates of a round, which begins with `first`. On the way, refines candidates by
@@ -418,6 +441,55 @@ is_near (const struct searcher *s, const struct weft_candidate *c)
   return s->n_ops >= most_ops (s) && least (c) >= s->best_simulated * (1 - NEAR);
 }
 
+/* The candidate that is refined next, although its bound is not the lowest: before the first
+ * simulation one that is almost as fast as the lowest bound, because its simulated time tells how
+ * low bounds need be. It is removed from s->open. NULL: there is none. `first` has the lowest
+ * bound. */
+static struct weft_candidate *
+take_nearest (struct searcher *s, const struct weft_candidate *first)
+{
+  struct weft_candidate *c = s->nearest;
+
+  if (!is_wide (s) || isfinite (s->best_simulated) || !c || c == first ||
+      c->bound * (1 - NEAR) > least (first))
+    return NULL;
+  s->nearest = NULL;
+  GSequenceIter *at = g_sequence_lookup (s->open, c, comes_before, NULL);
+  if (!at)
+    return NULL;
+  g_sequence_remove (at);
+  return c;
+}
+
+/* Makes the candidates that were simulated, but whose turn did not come, finalists too. */
+static void
+accept_all (struct searcher *s)
+{
+  for (guint i = 0; i < s->strategies->len; i++) {
+    struct weft_candidate *c = s->strategies->pdata[i];
+    if (c->fate == WEFT_FATE_RANKED && c->report)
+      accept (s, c);
+  }
+}
+
+/* Refines a candidate on the way to `most` finalists. */
+static gboolean
+refine_best (struct searcher *s, struct weft_candidate *c, uint32_t most, GError **error)
+{
+  struct weft_candidate *nearest = take_nearest (s, c);
+  const struct aim aim = {
+    .open = s->open,
+    .is_wanted = may_win,
+    .depth = WEFT_TRIAL_SIMULATED,
+    .limit = is_wide (s) && s->n_ops >= most_ops (s) ? s->best_simulated * (1 - NEAR) : INFINITY,
+    .most = most,
+  };
+
+  if (nearest)
+    put (s->open, c);
+  return refine (s, &aim, nearest ? nearest : c, error);
+}
+
 /* Simulates the candidates with the lowest clock times, in ascending order. A clock time that is
  * below the bounds of all other candidates is the lowest clock time of all. */
 static gboolean
@@ -437,11 +509,12 @@ simulate_best (struct searcher *s, GError **error)
     if (!c->report && is_near (s, c)) {
       put (s->open, c);
       s->last_clock = s->best_clock;
+      if (is_wide (s))
+        accept_all (s);
       break;
     }
     if (!c->report) {
-      const struct aim aim = { s->open, may_win, WEFT_TRIAL_SIMULATED, INFINITY, most - done };
-      ok = refine (s, &aim, c, error);
+      ok = refine_best (s, c, most - done, error);
       continue;
     }
     accept (s, c);
@@ -476,7 +549,7 @@ find_gap (struct searcher *s, double *gap, GError **error)
 }
 
 /* Most plans that are built for candidates that do not fit in memory, after long simulations. */
-enum { MOST_MISS_PLANS = 64 };
+enum { MOST_MISS_PLANS = 64, MOST_MISS_PLANS_OF_WHOLE = 16 };
 
 /* Computes the clock times of the fastest candidates that do not fit in memory. If this takes too
  * long, the fastest of them stays unknown. */
@@ -484,6 +557,7 @@ static gboolean
 find_miss (struct searcher *s, GError **error)
 {
   GSequence *open = open_all (s, may_be_a_miss);
+  const uint32_t most = is_wide (s) ? MOST_MISS_PLANS_OF_WHOLE : MOST_MISS_PLANS;
   const uint32_t *plans = &s->plans.by_depth[WEFT_PLAN_PRICED], before = *plans;
   struct weft_candidate *c;
   gboolean ok = TRUE;
@@ -491,7 +565,7 @@ find_miss (struct searcher *s, GError **error)
   while (ok && !weft_searcher_stops (s) && (c = take (open)) &&
          least (c) <= fmin (s->nearest_miss, s->last_clock)) {
     weft_searcher_progress (s, "looking for what nearly fits", 0, 0);
-    s->miss_unknown = s->n_ops >= most_ops (s) && *plans - before > MOST_MISS_PLANS;
+    s->miss_unknown = s->n_ops >= most_ops (s) && *plans - before > most;
     if (s->miss_unknown)
       break;
     const struct aim aim = { open, may_be_a_miss, WEFT_TRIAL_CLOCK,
@@ -566,14 +640,25 @@ drop_reports (struct searcher *s)
   }
 }
 
+/* Expands families until there is a strategy, so that a search has an example of what is wrong with
+ * all. */
+static void
+list_any (struct searcher *s)
+{
+  for (guint i = 0; s->strategies->len == 0 && i < s->families->len; i++) {
+    struct weft_candidate *family = s->families->pdata[i];
+    if (!family->expanded)
+      weft_searcher_expand (s, family);
+  }
+}
+
 static weft_search *
 collect (struct searcher *s)
 {
   weft_search *search = g_new0 (weft_search, 1);
 
   drop_reports (s);
-  if (s->strategies->len == 0 && s->families->len > 0)
-    weft_searcher_expand (s, s->families->pdata[0]);
+  list_any (s);
   qsort (s->strategies->pdata, s->strategies->len, sizeof (gpointer), compare);
   search->n_listed = s->strategies->len;
   search->candidate = g_new (struct weft_candidate, MAX (search->n_listed, 1));
@@ -583,9 +668,10 @@ collect (struct searcher *s)
   }
   for (guint i = 0; i < s->families->len; i++) {
     const struct weft_candidate *family = s->families->pdata[i];
-    search->by_fate[family->fate] += family->expanded ? 0 : family->n_members;
-    search->n += family->n_members;
+    search->by_fate[family->fate] += family->expanded ? 0 : family->n_strategies;
   }
+  for (int fate = 0; fate < WEFT_N_FATE; fate++)
+    search->n += search->by_fate[fate];
   if (s->options->near_miss)
     search->miss = miss_of (s, search);
   search->closest = closest_of (search);

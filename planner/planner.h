@@ -49,9 +49,10 @@ extern const char *const weft_fate_words[];
 struct weft_candidate {
   /* values of the axes; weft_space_job() makes the candidate's job from them */
   struct weft_choice choice;
-  /* during a search: number of members of a family (space.h), 0 for a strategy; whether the members
-   * of the family are candidates */
-  uint32_t n_members;
+  /* during a search: the level of a family (space.h), the number of its strategies, and whether the
+   * families or strategies within it are candidates */
+  enum weft_space_level level;
+  uint32_t n_strategies;
   gboolean expanded;
   enum weft_fate fate;
   /* bytes of memory, including reserved bytes, of the role that needs most: exact if the candidate

@@ -14,12 +14,15 @@ struct searcher {
   GPtrArray *strategies; /* struct weft_candidate *: members of expanded families, owned */
   GSequence *open; /* candidates that may still be among the best, in the order of comes_before() */
   weft_segment_cache *segments;
+  /* the candidate with the lowest clock time of a program without addresses, or NULL */
+  struct weft_candidate *nearest;
   double best_clock;     /* lowest clock time among the candidates that fit in memory */
   double nearest_miss;   /* lowest clock time among the candidates that do not fit in memory */
   double last_clock;     /* highest clock time of the finalists; set once all finalists are known */
   double best_simulated; /* lowest simulated time of all candidates */
   uint32_t n_steps;      /* number of bounds and times computed */
-  uint64_t n_ops;        /* number of ops of the short steps that were simulated */
+  /* number of ops of the short steps that were simulated, and a share of those in other trials */
+  uint64_t n_ops;
   struct weft_search_plans plans;
   gboolean stopped;
   gboolean miss_unknown; /* the search for what nearly fits gave up */
@@ -29,8 +32,8 @@ struct searcher {
   GError *fault;
 };
 
-void weft_searcher_progress (const struct searcher *s, const char *phase, uint32_t done,
-                             uint32_t of);
+void
+weft_searcher_progress (const struct searcher *s, const char *phase, uint32_t done, uint32_t of);
 
 /* Whether the user has asked to end the search now. */
 gboolean weft_searcher_stops (struct searcher *s);
@@ -43,30 +46,27 @@ gboolean weft_searcher_rank (struct searcher *s, struct weft_candidate *c, GErro
 gboolean weft_searcher_weigh (struct searcher *s, struct weft_candidate *c, GError **error);
 
 /* Makes the state of a search that has found nothing yet, and frees it. */
-struct searcher weft_searcher_of (const struct weft_job *job,
-                                  const struct weft_search_options *options);
+struct searcher
+weft_searcher_of (const struct weft_job *job, const struct weft_search_options *options);
 void weft_searcher_clear (struct searcher *s);
 
 /* ------------------------------------------------------------------------ families.c */
 
-/* Lists the families, checks their rules and computes the first lower bound of each. If
- * `exhaustive` is set, also expands all and computes the time of every strategy. */
+/* Lists the families of equal schedules, checks their rules and computes the first lower bound of
+ * each. If `exhaustive` is set, also expands all and computes the time of every strategy. */
 gboolean weft_searcher_begin (struct searcher *s, GError **error);
 
-/* Whether a candidate is a family. */
-gboolean weft_candidate_is_family (const struct weft_candidate *c);
-
 /* Refines a candidate by one bound without the programs of its step: the bounds from its passes,
- * its schedule, its ends and its lanes. A family that has the bound from its schedule is expanded:
- * its members are appended to s->strategies. */
+ * its schedule, its ends and its lanes. A family that has the bound from its schedule is
+ * expanded. */
 void weft_searcher_approach (struct searcher *s, struct weft_candidate *c);
 
-/* Computes the bounds from the passes of a family: time, and the bytes of the member that needs
- * least. */
+/* Computes the bounds from the passes of a family: time and, if its strategies have the same
+ * kernels, the bytes of that which needs least. */
 void weft_searcher_look_at_family (struct searcher *s, struct weft_candidate *c);
 
-/* Appends the members of a family to s->strategies. Those that break a rule or do not fit have this
- * fate. */
+/* Appends the families or strategies within a family to s->families or s->strategies. Those that
+ * break a rule or do not fit have this fate. */
 void weft_searcher_expand (struct searcher *s, struct weft_candidate *family);
 
 /* -------------------------------------------------------------------- nothing_fits.c */

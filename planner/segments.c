@@ -175,8 +175,7 @@ weft_segment_cache_replay (weft_segment_cache *cache, const struct weft_job *job
 }
 
 const double *
-weft_segment_cache_keep_replay (weft_segment_cache *cache, const struct weft_job *job,
-                                double *end)
+weft_segment_cache_keep_replay (weft_segment_cache *cache, const struct weft_job *job, double *end)
 {
   const struct replay_key key = replay_key_of (job);
 
@@ -321,8 +320,10 @@ measure_way (const weft_program *p, const double *seconds, int pass, uint32_t fr
       segment->early = begin;
       again = FALSE;
     }
-    *at += duration (p, op, seconds[op], pass);
+    double took = duration (p, op, seconds[op], pass);
+    *at += took;
     end[op - from] = *at;
+    segment->kernels[pass] += p->op[op].lane == WEFT_LANE_GPU ? took : 0;
     if (p->op[op].lane == WEFT_LANE_GPU && is_of (&p->op[op], pass))
       last = is_product (p, op) ? *at : begin;
   }

@@ -54,8 +54,25 @@ struct listing {
   const struct weft_space_ranges *ranges; /* NULL: no limits */
   unsigned end;                           /* the axes from number `end` on get no values */
   struct weft_choice choice;
-  GArray *out;
+  GArray *out; /* NULL: the choices are only counted */
+  uint32_t n;
 };
+
+/* The values of an open axis that belong to the space. */
+static uint32_t
+searched_values (const struct listing *l, const struct weft_axis_row *axis,
+                 int64_t values[WEFT_SPACE_VALUES])
+{
+  const uint32_t all = axis->values (&l->job, values);
+  uint32_t n = 0;
+
+  if (!axis->wide || (l->ranges && l->ranges->whole))
+    return all;
+  for (uint32_t i = 0; i < all; i++)
+    if (!axis->wide (values[i], i))
+      values[n++] = values[i];
+  return n;
+}
 
 static uint32_t
 values_of (struct listing *l, size_t depth, int64_t values[WEFT_SPACE_VALUES])
@@ -68,7 +85,7 @@ values_of (struct listing *l, size_t depth, int64_t values[WEFT_SPACE_VALUES])
     return range->n;
   }
   if (!is_fixed (&l->job, axis))
-    return axis->values (&l->job, values);
+    return searched_values (l, axis, values);
   values[0] = setting (&l->job, axis)->i;
   return 1;
 }
@@ -81,7 +98,9 @@ enumerate (struct listing *l, size_t depth)
   int64_t values[WEFT_SPACE_VALUES];
 
   if (depth == l->end) {
-    g_array_append_val (l->out, l->choice);
+    if (l->out)
+      g_array_append_val (l->out, l->choice);
+    l->n++;
     return;
   }
   union weft_value *at = setting (&l->job, &weft_axes[depth]), before = *at;
@@ -96,22 +115,53 @@ enumerate (struct listing *l, size_t depth)
   *at = before;
 }
 
-static GArray *
-list (const struct weft_job *job, const struct weft_space_ranges *ranges, unsigned end)
-{
-  struct listing l = { .job = *job,
-                       .ranges = ranges,
-                       .end = end,
-                       .out = g_array_new (FALSE, TRUE, sizeof (struct weft_choice)) };
+/* The first axis that does not belong to a level. */
+static const unsigned end_of[] = {
+  [WEFT_SPACE_SCHEDULES] = WEFT_AXIS_recompute_granularity,
+  [WEFT_SPACE_KERNELS] = WEFT_AXIS_use_megatron_fsdp,
+  [WEFT_SPACE_STRATEGIES] = WEFT_N_AXIS,
+};
 
-  enumerate (&l, 0);
-  return l.out;
+static uint32_t
+list_within (struct listing *l, const struct weft_choice *family, enum weft_space_level from)
+{
+  const unsigned n = family ? end_of[from] : 0;
+
+  for (unsigned i = 0; i < n; i++) {
+    l->choice.value[i] = family->value[i];
+    setting (&l->job, &weft_axes[i])->i = unpack (family->value[i]);
+  }
+  enumerate (l, n);
+  return l->n;
+}
+
+void
+weft_space_families (const struct weft_job *job, const struct weft_space_ranges *ranges,
+                     const struct weft_choice *family, enum weft_space_level from,
+                     enum weft_space_level level, GArray *list)
+{
+  struct listing l = { .job = *job, .ranges = ranges, .end = end_of[level], .out = list };
+
+  g_array_set_size (list, 0);
+  list_within (&l, family, from);
+}
+
+uint32_t
+weft_space_count (const struct weft_job *job, const struct weft_space_ranges *ranges,
+                  const struct weft_choice *family, enum weft_space_level from)
+{
+  struct listing l = { .job = *job, .ranges = ranges, .end = WEFT_N_AXIS };
+
+  return list_within (&l, family, from);
 }
 
 GArray *
 weft_space_enumerate_within (const struct weft_job *job, const struct weft_space_ranges *ranges)
 {
-  return list (job, ranges, WEFT_N_AXIS);
+  GArray *all = g_array_new (FALSE, TRUE, sizeof (struct weft_choice));
+
+  weft_space_families (job, ranges, NULL, WEFT_SPACE_SCHEDULES, WEFT_SPACE_STRATEGIES, all);
+  return all;
 }
 
 GArray *
@@ -120,24 +170,17 @@ weft_space_enumerate (const struct weft_job *job)
   return weft_space_enumerate_within (job, NULL);
 }
 
-GArray *
-weft_space_families (const struct weft_job *job, const struct weft_space_ranges *ranges)
+struct weft_job
+weft_space_family_job (const struct weft_job *job, const struct weft_choice *choice,
+                       enum weft_space_level level)
 {
-  return list (job, ranges, WEFT_SPACE_FIRST_OF_MEMBERS);
-}
+  struct weft_job one = weft_space_job (job, choice);
 
-void
-weft_space_members (const struct weft_job *job, const struct weft_space_ranges *ranges,
-                    const struct weft_choice *family, GArray *members)
-{
-  struct listing l = {
-    .job = *job, .ranges = ranges, .end = WEFT_N_AXIS, .choice = *family, .out = members
-  };
-
-  g_array_set_size (members, 0);
-  for (unsigned i = 0; i < WEFT_SPACE_FIRST_OF_MEMBERS; i++)
-    setting (&l.job, &weft_axes[i])->i = unpack (family->value[i]);
-  enumerate (&l, WEFT_SPACE_FIRST_OF_MEMBERS);
+  for (unsigned i = end_of[WEFT_SPACE_SCHEDULES];
+       level == WEFT_SPACE_SCHEDULES && i < end_of[WEFT_SPACE_KERNELS]; i++)
+    if (!is_fixed (job, &weft_axes[i]))
+      setting (&one, &weft_axes[i])->i = weft_strategy_defaults ()->at[weft_axes[i].field].i;
+  return one;
 }
 
 /* The number of the axis with the name `key`; WEFT_N_AXIS: there is none. */
@@ -242,8 +285,9 @@ weft_space_forget (struct weft_job *job)
 
   weft_table_defaults (&weft_train_table, defaults.at);
   for (unsigned i = 0; i < WEFT_N_AXIS; i++)
-    *setting (job, &weft_axes[i]) = weft_axes[i].table == WEFT_AXIS_OF_KNOB ? weft_strategy_defaults ()->at[weft_axes[i].field]
-                                                     : defaults.at[weft_axes[i].field];
+    *setting (job, &weft_axes[i]) = weft_axes[i].table == WEFT_AXIS_OF_KNOB
+                                        ? weft_strategy_defaults ()->at[weft_axes[i].field]
+                                        : defaults.at[weft_axes[i].field];
 }
 
 void

@@ -211,6 +211,32 @@ a_knob_that_was_given_stays (void **state)
   }
 }
 
+/* The whole space contains every strategy of the usual one, and its families contain each of its
+ * strategies once. */
+static void
+the_whole_space_contains_the_usual_one (void **state)
+{
+  const struct weft_space_ranges whole = { .whole = TRUE };
+  struct weft_job job = open_job (small);
+  g_autoptr (GArray) usual = weft_space_enumerate (&job);
+  g_autoptr (GArray) all = weft_space_enumerate_within (&job, &whole);
+  g_autoptr (GArray) families = g_array_new (FALSE, FALSE, sizeof (struct weft_choice));
+  uint32_t at = 0, sum = 0;
+
+  (void) state;
+  assert_true (all->len > 2 * usual->len);
+  for (guint i = 0; i < all->len && at < usual->len; i++)
+    at += memcmp (&g_array_index (all, struct weft_choice, i),
+                  &g_array_index (usual, struct weft_choice, at), sizeof (struct weft_choice)) == 0;
+  assert_int_equal (at, usual->len);
+  weft_space_families (&job, &whole, NULL, 0, WEFT_SPACE_KERNELS, families);
+  for (guint i = 0; i < families->len; i++)
+    sum += weft_space_count (&job, &whole, &g_array_index (families, struct weft_choice, i),
+                             WEFT_SPACE_KERNELS);
+  assert_int_equal (sum, all->len);
+  assert_int_equal (weft_space_count (&job, &whole, NULL, 0), all->len);
+}
+
 /* A list limits an axis to its values, and others stay open; precision is searched only if it is
  * limited. A wrong value and a setting that is no axis are refused. */
 static void
@@ -690,6 +716,7 @@ static const struct CMUnitTest tests[] = {
   cmocka_unit_test (short_steps_tell_time_and_memory_of_long_ones),
   cmocka_unit_test (the_order_is_by_simulated_time_and_counts_add_up),
   cmocka_unit_test (a_knob_that_was_given_stays),
+  cmocka_unit_test (the_whole_space_contains_the_usual_one),
   cmocka_unit_test (a_list_limits_an_axis),
   cmocka_unit_test (the_space_has_what_was_published),
   cmocka_unit_test (overlap_of_a_pipeline_is_aligned),
