@@ -73,7 +73,7 @@ weft_ranking_open (size_t n, const char *const *words, const weft_ranking_option
     weft_ranking_close (r);
     return NULL;
   }
-  r->words = g_new0 (GPtrArray *, MAX (r->search->n, 1));
+  r->words = g_new0 (GPtrArray *, MAX (r->search->n_listed, 1));
   weft_api_done (error);
   return r;
 }
@@ -83,7 +83,7 @@ weft_ranking_close (weft_ranking *r)
 {
   if (!r)
     return;
-  for (uint32_t i = 0; r->words && i < r->search->n; i++)
+  for (uint32_t i = 0; r->words && i < r->search->n_listed; i++)
     g_clear_pointer (&r->words[i], g_ptr_array_unref);
   g_free (r->words);
   g_clear_pointer (&r->search, weft_search_free);
@@ -119,7 +119,7 @@ add_axes (weft_table *table, const weft_search *search, const struct weft_job *b
 
   for (enum weft_axis axis = 0; axis < WEFT_N_AXIS; axis++)
     weft_api_add_texts (table, weft_space_field (axis)->name, weft_space_field (axis)->doc);
-  for (uint32_t i = 0; i < search->n; i++) {
+  for (uint32_t i = 0; i < search->n_listed; i++) {
     struct weft_job job = weft_space_job (base, &search->candidate[i].choice);
     for (enum weft_axis axis = 0; axis < WEFT_N_AXIS; axis++) {
       g_autofree char *value =
@@ -142,7 +142,7 @@ weft_ranking_table (const weft_ranking *r, weft_error *error)
   if (!weft_api_given ("ranking_table", "ranking", r, error))
     return NULL;
   const weft_search *search = r->search;
-  weft_table *table = weft_api_table_new (search->n);
+  weft_table *table = weft_api_table_new (search->n_listed);
   int32_t *fate =
       weft_api_add_words (table, "fate", "what became of the strategy", weft_fate_words);
   double *step = weft_api_add_reals (table, "step_s", "s", "simulated step time");
@@ -150,7 +150,7 @@ weft_ranking_table (const weft_ranking *r, weft_error *error)
   double *bound = weft_api_add_reals (table, "bound_s", "s", "lower bound of the step time");
   int64_t *bytes = weft_api_add_integers (table, "bytes", "B", "memory of the fullest rank");
 
-  for (uint32_t i = 0; i < search->n; i++) {
+  for (uint32_t i = 0; i < search->n_listed; i++) {
     const struct weft_candidate *c = &search->candidate[i];
     fate[i] = (int32_t) c->fate;
     step[i] = or_nan (c->seconds);
@@ -188,7 +188,7 @@ make_words (const weft_ranking *r, size_t rank)
 const char *
 weft_ranking_word (const weft_ranking *r, size_t rank, size_t i)
 {
-  if (!r || rank >= r->search->n)
+  if (!r || rank >= r->search->n_listed)
     return NULL;
   if (!r->words[rank])
     r->words[rank] = make_words (r, rank);

@@ -7,6 +7,10 @@
  *                            and the planned bytes where both short steps need the same [5000]
  * bench_search brute [N]     searches five spaces, and simulates N random candidates of them, of
  *                            which none may be faster than the answer of its search [3000]
+ * bench_search bounds [N]    compares the lower bounds of N random candidates with their clock
+ *                            times and planned memory [5000]
+ * bench_search large [I]     searches five large spaces (only number I), and prints seconds and
+ *                            memory
  *
  * Levels:
  *   rules      makes the job of a candidate and checks its rules
@@ -26,10 +30,14 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <time.h>
 
 /* Number of candidates on which each level is measured; rules and FLOPs: all candidates. */
 enum { MOST_BOUNDED = 400, MOST_TRIED = 8 };
+
+/* The whole space, without limits. */
+static const struct weft_space_ranges whole_space = { .whole = TRUE };
 
 static double
 processor_seconds (void)
@@ -157,7 +165,7 @@ print_row (uint32_t nodes, uint32_t batch)
   if (!assemble (words, &job))
     return;
   struct sample s = { .job = &job,
-                      .space = weft_space_enumerate (&job),
+                      .space = weft_space_enumerate_within (&job, &whole_space),
                       .legal = g_array_new (FALSE, FALSE, sizeof (guint)),
                       .cache = weft_segment_cache_new () };
   double begin = processor_seconds ();
@@ -241,7 +249,7 @@ compare_memory (guint n)
     struct weft_job job;
     if (!assemble (words, &job))
       return 1;
-    g_autoptr (GArray) space = weft_space_enumerate (&job);
+    g_autoptr (GArray) space = weft_space_enumerate_within (&job, &whole_space);
     for (guint i = 0; i < 50 && done < n; i++) {
       guint at = (guint) g_rand_int_range (rand, 0, (gint) space->len);
       struct weft_job one = weft_space_job (&job, &g_array_index (space, struct weft_choice, at));
@@ -321,12 +329,12 @@ compare_brute (guint n)
   guint n_faster = 0, share = n / G_N_ELEMENTS (spaces);
 
   for (unsigned i = 0; i < G_N_ELEMENTS (spaces); i++) {
-    const struct weft_search_options options = { 0 };
+    const struct weft_search_options options = { .ranges = &whole_space };
     struct weft_job job;
     if (!assemble (spaces[i], &job))
       return 1;
     g_autoptr (weft_search) search = weft_search_run (&job, &options, NULL);
-    g_autoptr (GArray) space = weft_space_enumerate (&job);
+    g_autoptr (GArray) space = weft_space_enumerate_within (&job, &whole_space);
     double best = search->candidate[0].seconds;
     guint faster = count_faster (&job, space, rand, share, best);
     printf ("%s: %u strategies, best %.6g s; of %u simulated ones %u are faster\n", spaces[i],
@@ -337,9 +345,165 @@ compare_brute (guint n)
   return n_faster > 0;
 }
 
+/* ------------------------------------------------------------------------ bounds */
+
+/* The largest lower bound of a job's step time, and whether that and the bound of memory hold for
+ * the clock time and the planned memory of the job. Prints a job for which they do not. */
+static gboolean
+holds (weft_segment_cache *cache, const struct weft_job *job)
+{
+  const struct weft_trials how = { .placements = weft_segment_cache_placements (cache),
+                                   .n_workers = 1 };
+  struct weft_trial trial = { .job = *job, .depth = WEFT_TRIAL_CLOCK };
+  struct weft_bound bound = weft_bound_passes (cache, job);
+  double schedule = weft_bound_schedule (cache, job), ends = weft_bound_ends (cache, job),
+         lanes = weft_bound_lanes (cache, job);
+
+  weft_trials_run (&how, &trial, 1, NULL);
+  gboolean good = !trial.error &&
+                  MAX (MAX (bound.seconds, schedule), MAX (ends, lanes)) <= trial.seconds &&
+                  bound.bytes <= trial.bytes;
+  if (!good) {
+    g_autofree char *text = weft_job_print (job);
+    printf ("passes %.4f, schedule %.4f, ends %.4f, lanes %.4f of the clock time, %.4f of the "
+            "bytes:\n%s\n",
+            bound.seconds / trial.seconds, schedule / trial.seconds, ends / trial.seconds,
+            lanes / trial.seconds, bound.bytes / trial.bytes, text);
+  }
+  weft_trial_clear (&trial);
+  return good;
+}
+
+static int
+compare_bounds (guint n)
+{
+  g_autoptr (GRand) rand = g_rand_new_with_seed (20261129);
+  guint n_good = 0;
+
+  for (guint done = 0; done < n;) {
+    g_autofree char *words = draw (rand);
+    struct weft_job job;
+    if (!assemble (words, &job))
+      return 1;
+    g_autoptr (weft_segment_cache) cache = weft_segment_cache_new ();
+    g_autoptr (GArray) space = weft_space_enumerate_within (&job, &whole_space);
+    for (guint i = 0; i < 50 && done < n; i++) {
+      guint at = (guint) g_rand_int_range (rand, 0, (gint) space->len);
+      struct weft_job one = weft_space_job (&job, &g_array_index (space, struct weft_choice, at));
+      if (!weft_job_check (&one, NULL))
+        continue;
+      n_good += holds (cache, &one);
+      done++;
+    }
+  }
+  printf ("%u candidates: the lower bounds hold for %u\n", n, n_good);
+  return n_good < n;
+}
+
+/* ------------------------------------------------------------------ large spaces */
+
+static const char *const large[] = {
+  "model=gpt3-175b topology=dgx-h100 nodes=128 global_batch_size=1536",
+  "model=llama3.1-405b topology=dgx-h100 nodes=64 global_batch_size=512",
+  "model=llama3.1-405b topology=dgx-h100 nodes=2048 global_batch_size=2048",
+  "model=deepseek-v3 topology=dgx-h100 nodes=1024 global_batch_size=15360",
+  "model=megatron-1t topology=dgx-h100 nodes=12500 fabric_max_nodes=16384 global_batch_size=12500",
+};
+
+/* User and system seconds of this process and of its children that have ended. */
+static double
+all_seconds (void)
+{
+  double sum = 0;
+
+  for (int i = 0; i < 2; i++) {
+    struct rusage used;
+    getrusage (i ? RUSAGE_CHILDREN : RUSAGE_SELF, &used);
+    sum += (double) (used.ru_utime.tv_sec + used.ru_stime.tv_sec) +
+           1e-6 * (double) (used.ru_utime.tv_usec + used.ru_stime.tv_usec);
+  }
+  return sum;
+}
+
+/* The largest resident size of this process or of a child so far, bytes. */
+static double
+peak_bytes (void)
+{
+  struct rusage own, children;
+
+  getrusage (RUSAGE_SELF, &own);
+  getrusage (RUSAGE_CHILDREN, &children);
+  return 1024.0 * (double) MAX (own.ru_maxrss, children.ru_maxrss);
+}
+
+/* Prints the number of strategies of a space. */
+static int
+count_large (const char *words)
+{
+  struct weft_job job;
+  double begin = processor_seconds ();
+
+  if (!assemble (words, &job))
+    return 1;
+  g_autoptr (GArray) families = g_array_new (FALSE, FALSE, sizeof (struct weft_choice));
+  weft_space_families (&job, &whole_space, NULL, 0, WEFT_SPACE_SCHEDULES, families);
+  uint32_t n = weft_space_count (&job, &whole_space, NULL, 0);
+  printf ("%s: %u families of schedules, %u strategies; %.2f s\n", words, families->len, n,
+          processor_seconds () - begin);
+  return 0;
+}
+
+/* Searches a space and prints the outcome and the number of plans by depth. */
+static int
+search_large (const char *words)
+{
+  const struct weft_search_options options = { .ranges = &whole_space, .near_miss = TRUE };
+  struct weft_job job;
+  double begin = all_seconds ();
+
+  if (!assemble (words, &job))
+    return 1;
+  g_autoptr (weft_search) s = weft_search_run (&job, &options, NULL);
+  printf ("%s\n  %u strategies, best %.6g s, gap %.2f %%, %u simulated; wall %.1f s, processor "
+          "%.1f s, peak %.0f MB; plans: %u of layers, %u priced, %u placed, %u proved\n",
+          words, s->n, s->candidate[0].seconds, 100 * s->gap, s->by_fate[WEFT_FATE_SIMULATED],
+          s->wall_seconds, all_seconds () - begin, peak_bytes () * 1e-6, s->plans.of_layers,
+          s->plans.by_depth[WEFT_PLAN_PRICED], s->plans.by_depth[WEFT_PLAN_PLACED],
+          s->plans.by_depth[WEFT_PLAN_PROVED]);
+  fflush (stdout);
+  return 0;
+}
+
+static int
+count_larges (void)
+{
+  int rc = 0;
+
+  for (unsigned i = 0; i < G_N_ELEMENTS (large); i++)
+    rc |= count_large (large[i]);
+  return rc;
+}
+
+static int
+search_larges (const char *number)
+{
+  int rc = 0;
+
+  for (unsigned i = 0; i < G_N_ELEMENTS (large); i++)
+    if (!number || strtoul (number, NULL, 10) == i + 1)
+      rc |= search_large (large[i]);
+  return rc;
+}
+
 int
 main (int argc, char **argv)
 {
+  if (argc > 1 && strcmp (argv[1], "bounds") == 0)
+    return compare_bounds (argc > 2 ? (guint) strtoul (argv[2], NULL, 10) : 5000);
+  if (argc > 1 && strcmp (argv[1], "count") == 0)
+    return count_larges ();
+  if (argc > 1 && strcmp (argv[1], "large") == 0)
+    return search_larges (argc > 2 ? argv[2] : NULL);
   if (argc > 1 && strcmp (argv[1], "memory") == 0)
     return compare_memory (argc > 2 ? (guint) strtoul (argv[2], NULL, 10) : 5000);
   if (argc > 1 && strcmp (argv[1], "brute") == 0)

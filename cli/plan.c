@@ -128,6 +128,33 @@ real (double value, int digits)
   return isnan (value) ? g_strdup ("-") : g_strdup_printf ("%.*f", digits, value);
 }
 
+/* The modules of selective recompute. Without a list it is attention. */
+static const char *
+recomputed_modules (const union weft_strategy *s)
+{
+  return s->recompute_modules == weft_strategy_defaults ()->recompute_modules
+             ? weft_recompute_words[WEFT_RECOMPUTE_SELECTIVE]
+             : g_quark_to_string ((GQuark) s->recompute_modules);
+}
+
+/* What is kept in host memory. The caller frees the text. */
+static char *
+offload_text (const union weft_strategy *s)
+{
+  if (s->cpu_offloading)
+    return g_strdup_printf ("%" G_GINT64_FORMAT " layers%s", s->cpu_offloading_num_layers,
+                            s->optimizer_cpu_offload ? "+optim" : "");
+  return g_strdup (s->optimizer_cpu_offload ? "optim" : "none");
+}
+
+/* The bucket size in elements; "-" for the default. The caller frees the text. */
+static char *
+bucket_text (const union weft_strategy *s)
+{
+  return s->bucket_size == WEFT_NONE ? g_strdup ("-")
+                                     : weft_units_human ((double) s->bucket_size, "");
+}
+
 static char *
 recompute_text (const struct weft_job *job)
 {
@@ -137,6 +164,8 @@ recompute_text (const struct weft_job *job)
       s->recompute_method == WEFT_RECOMPUTE_BLOCK)
     return g_strdup_printf ("%" G_GINT64_FORMAT " of %u layers", s->recompute_num_layers,
                             weft_job_most_layers (job));
+  if (s->recompute_granularity == WEFT_RECOMPUTE_SELECTIVE)
+    return g_strdup (recomputed_modules (s));
   return g_strdup (weft_recompute_words[s->recompute_granularity]);
 }
 
@@ -207,7 +236,10 @@ step_text (const struct page *page, const struct weft_candidate *c)
   X ("schedule", FALSE, g_strdup (schedule_word (s)))                                              \
   X ("recompute", FALSE, recompute_text (job))                                                     \
   X ("precision", FALSE, g_strdup (weft_precision_words[job->train.precision]))                    \
+  X ("offload", FALSE, offload_text (s))                                                           \
   X ("shards", FALSE, g_strdup (optimizer_word (s)))                                               \
+  X ("groups", FALSE, number (weft_job_instances (job)))                                           \
+  X ("bucket", FALSE, bucket_text (s))                                                             \
   X ("overlap", FALSE, overlap_text (s))                                                           \
   X ("step", TRUE, step_text (page, c))                                                            \
   X ("tok/s/GPU", TRUE, real (c->report ? c->report->iteration.tokens_per_s_per_gpu : NAN, 0))     \
@@ -582,7 +614,7 @@ print_json (const struct page *page)
 /* The flags of `weft plan` that are not settings of the job. */
 struct wishes {
   const char *finalists;
-  gboolean graph, improve;
+  gboolean graph, improve, whole;
   struct weft_cli_wanted wanted; /* the file that is written */
 };
 
@@ -664,7 +696,7 @@ static int
 plan (const weft_cli_input *input, const struct wishes *wishes)
 {
   g_autoptr (GError) error = NULL;
-  struct weft_space_ranges ranges = { 0 };
+  struct weft_space_ranges ranges = { .whole = wishes->whole };
   g_autoptr (weft_settings) settings =
       weft_cli_open_settings (input, wishes->improve, &ranges, &error);
   g_auto (weft_cli_written) written = { 0 };
@@ -714,6 +746,10 @@ weft_cli_plan (int argc, char **argv)
     { "finalists", "N", "best strategies that SimGrid simulates [10, fewer if steps are long]",
       NULL, &wishes.finalists },
     { .name = "graph", .on = &wishes.graph, .doc = WEFT_OPTION_PREDICTED_GRAPH_DOC },
+    { .name = "whole-space",
+      .on = &wishes.whole,
+      .doc = "also search schedules that split the backward pass, selective recompute, offload, "
+             "groups of sharding, bucket sizes and tp_comm_overlap" },
     { .name = "improve",
       .on = &wishes.improve,
       .doc = "predict JOB as it is, and search also what JOB fixes; flags stay fixed" },
@@ -729,9 +765,8 @@ weft_cli_plan (int argc, char **argv)
     .doc =
         "Searches all strategies that the job leaves open: tensor, context, expert and pipeline "
         "parallel sizes, chunks of stages, micro batch size, schedule, recompute, "
-        "sharding and overlap.  A knob that is given stays fixed; a list (4,8) limits the search "
-        "to "
-        "these values; any searches a knob that JOB fixes.  Memory is exact; closed "
+        "sharding and overlap.  A knob that is given stays fixed; a list (4,8) limits the "
+        "search to these values; any searches a knob that JOB fixes.  Memory is exact; closed "
         "formulas rank the strategies that fit; SimGrid simulates the best.  Every strategy leaves "
         "5 % of the GPU memory free (--memory-headroom).  ! marks strategies that may not fit, ~ "
         "those that may be faster than the best, by the errors of predictions of published runs "

@@ -99,6 +99,8 @@ struct chunk {
   uint32_t n_offloaded; /* the activations of the first layers of the model may be on the host */
   uint32_t first, end;  /* the chunk has the segments [first, end) of the model's layers */
   uint32_t most;        /* number of layers of the chunk that are recomputed */
+  /* a pass may run at the same time as another, so that its kernels fill the waits of the other */
+  gboolean paired;
 };
 
 /* For one microbatch of one chunk: the seconds of each pass, and bytes of activations. */
@@ -132,12 +134,14 @@ is_torn (const struct chunk *c, uint32_t segment, uint32_t neighbour)
 
 /* The seconds of a pass of one segment, without the kernels at torn boundaries. */
 static double
-way_of (const struct weft_segment_cost *it, int pass, gboolean before, gboolean after)
+way_of (const struct weft_segment_cost *it, int pass, gboolean paired, gboolean before,
+        gboolean after)
 {
+  double all = paired ? it->kernels[pass] : it->way[pass];
   gboolean first = pass == WEFT_SEGMENT_FORWARD ? before : after,
            last = pass == WEFT_SEGMENT_FORWARD ? after : before;
 
-  return fmax (0, it->way[pass] - first * it->first[pass] - last * it->last[pass]);
+  return fmax (0, all - first * it->first[pass] - last * it->last[pass]);
 }
 
 static struct pass
@@ -149,7 +153,7 @@ measure_chunk (const struct chunk *c)
     const struct weft_segment_cost *it = &known_of (c, s)->segment[s];
     gboolean before = is_torn (c, s, s - 1), after = is_torn (c, s, s + 1);
     for (int pass = 0; pass < WEFT_N_SEGMENT_PASS; pass++)
-      sum.way[pass] += way_of (it, pass, before, after);
+      sum.way[pass] += way_of (it, pass, c->paired, before, after);
     if (s <= c->n_offloaded)
       continue;
     for (int life = 0; life < WEFT_N_LIFE; life++)
@@ -199,6 +203,7 @@ chunk_of (const struct asked *a, uint32_t rank, uint32_t index)
   c.most = block ? (uint32_t) a->job->strategy.recompute_num_layers : 0;
   c.first = stage == 0 ? 0 : c.first;
   c.end += stage + 1 == a->n_stages;
+  c.paired = a->flights && a->flights->pairs;
   return c;
 }
 
@@ -234,36 +239,34 @@ groups_of (const struct weft_job *job, int family, int state)
 /* The fraction of weights, gradients or optimizer state that one rank stores on its GPU: 1, or one
  * divided by the number of replicas of a group if the sharding level covers this state. */
 static double
-share (const struct asked *a, int family, int state)
+share (const struct weft_job *job, uint32_t n_ranks, int family, int state)
 {
   static const int level_of[WEFT_N_STATE] = { WEFT_SHARD_PARAMS, WEFT_SHARD_GRADS,
                                               WEFT_SHARD_OPTIM };
-  const union weft_strategy *k = &a->job->strategy;
-  int level = k->use_megatron_fsdp           ? weft_job_sharding (a->job)
+  const union weft_strategy *k = &job->strategy;
+  int level = k->use_megatron_fsdp           ? weft_job_sharding (job)
               : k->use_distributed_optimizer ? WEFT_SHARD_OPTIM
                                              : WEFT_NO_SHARD;
   int64_t ranks = family == WEFT_FAMILY_DENSE
                       ? k->tensor_model_parallel_size
-                      : weft_job_expert_tp (a->job) * k->expert_model_parallel_size;
+                      : weft_job_expert_tp (job) * k->expert_model_parallel_size;
   gboolean offloaded = state == WEFT_STATE_OPTIMIZER && k->optimizer_cpu_offload;
   double here = offloaded ? 1 - k->optimizer_offload_fraction : 1;
 
   return level < level_of[state]
              ? here
-             : here * (double) (ranks * a->n_ranks * groups_of (a->job, family, state)) /
-                   (double) a->job->cluster.n_gpus;
+             : here * (double) (ranks * n_ranks * groups_of (job, family, state)) /
+                   (double) job->cluster.n_gpus;
 }
 
-static double
-state_bytes (const struct asked *a, const struct chunk *c)
+/* Adds the state of a chunk before sharding. */
+static void
+add_state (const struct chunk *c, struct weft_rank_bytes *rank)
 {
-  double sum = 0;
-
   for (uint32_t s = c->first; s < c->end; s++)
     for (int family = 0; family < WEFT_N_FAMILY; family++)
       for (int state = 0; state < WEFT_N_STATE; state++)
-        sum += c->other->segment[s].state[family][state] * share (a, family, state);
-  return sum;
+        rank->state[family][state] += c->other->segment[s].state[family][state];
 }
 
 /* Lower bounds are multiplied by this factor, because sums in different orders differ in their last
@@ -271,15 +274,16 @@ state_bytes (const struct asked *a, const struct chunk *c)
 #define ROUNDING (1 - 1e-9)
 
 /* Bytes that one rank has at one time: state of all its chunks, and activations. */
-static double
+static struct weft_rank_bytes
 rank_bytes (const struct asked *a, uint32_t rank, const struct pass *pass)
 {
   const union weft_stack *stack = &a->job->stack;
-  double bytes = stack->context_bytes + stack->workspace_bytes, most = 0;
+  struct weft_rank_bytes bytes = { .fixed = stack->context_bytes + stack->workspace_bytes };
+  double most = 0;
 
   for (uint32_t i = 0; i < a->n_chunks; i++) {
     struct chunk c = chunk_of (a, rank, i);
-    bytes += state_bytes (a, &c);
+    add_state (&c, &bytes);
   }
   for (int moment = 0; moment < (a->flights ? WEFT_N_MOMENT : 1); moment++) {
     double sum = 0;
@@ -291,7 +295,8 @@ rank_bytes (const struct asked *a, uint32_t rank, const struct pass *pass)
     }
     most = fmax (most, sum);
   }
-  return bytes + most;
+  bytes.fixed += most;
+  return bytes;
 }
 
 /* Seconds for which earlier ranks delay the work of the ranks after `rank`: the passes of one
@@ -308,12 +313,12 @@ delay_of (const struct asked *a, const struct pass *first)
              : 0;
 }
 
-static struct weft_bound
-bound_ranks (const struct asked *a)
+/* The lower bound of time. Appends the bytes of each rank to `ranks`. */
+static double
+bound_ranks (const struct asked *a, GArray *ranks)
 {
   g_autofree struct pass *pass = g_new (struct pass, a->n_chunks);
-  struct weft_bound bound = { 0, 0 };
-  double ends = 0;
+  double most = 0, ends = 0;
 
   for (uint32_t r = 0; r < a->n_ranks; r++) {
     double seconds = 0;
@@ -323,11 +328,12 @@ bound_ranks (const struct asked *a)
       for (int way = 0; way < WEFT_N_SEGMENT_PASS; way++)
         seconds += pass[i].way[way];
     }
-    bound.seconds = fmax (bound.seconds, (a->m * seconds + ends) * ROUNDING);
-    bound.bytes = fmax (bound.bytes, rank_bytes (a, r, pass) * ROUNDING);
+    most = fmax (most, (a->m * seconds + ends) * ROUNDING);
+    struct weft_rank_bytes bytes = rank_bytes (a, r, pass);
+    g_array_append_val (ranks, bytes);
     ends += delay_of (a, &pass[0]);
   }
-  return bound;
+  return most;
 }
 
 /* Measures the layers of the job (segments.h), or finds them in the cache. If recompute_method is
@@ -400,15 +406,45 @@ ask (weft_segment_cache *cache, const struct weft_job *job, struct asked *a)
   return TRUE;
 }
 
-struct weft_bound
-weft_bound_passes (weft_segment_cache *cache, const struct weft_job *job)
+double
+weft_bound_family (weft_segment_cache *cache, const struct weft_job *job, GArray *ranks)
 {
   struct asked a;
 
+  g_array_set_size (ranks, 0);
   if (!ask (cache, job, &a))
-    return (struct weft_bound){ 0, 0 };
-  struct weft_bound bound = bound_ranks (&a);
+    return 0;
+  double seconds = bound_ranks (&a, ranks);
   g_free (a.layers);
+  return seconds;
+}
+
+double
+weft_bound_bytes (const struct weft_job *job, const GArray *ranks)
+{
+  double share_of[WEFT_N_FAMILY][WEFT_N_STATE], most = 0;
+
+  for (int family = 0; family < WEFT_N_FAMILY; family++)
+    for (int state = 0; state < WEFT_N_STATE; state++)
+      share_of[family][state] = share (job, ranks->len, family, state);
+  for (guint r = 0; r < ranks->len; r++) {
+    const struct weft_rank_bytes *rank = &g_array_index (ranks, struct weft_rank_bytes, r);
+    double bytes = rank->fixed;
+    for (int family = 0; family < WEFT_N_FAMILY; family++)
+      for (int state = 0; state < WEFT_N_STATE; state++)
+        bytes += rank->state[family][state] * share_of[family][state];
+    most = fmax (most, bytes);
+  }
+  return most * ROUNDING;
+}
+
+struct weft_bound
+weft_bound_passes (weft_segment_cache *cache, const struct weft_job *job)
+{
+  g_autoptr (GArray) ranks = g_array_new (FALSE, FALSE, sizeof (struct weft_rank_bytes));
+  struct weft_bound bound = { .seconds = weft_bound_family (cache, job, ranks) };
+
+  bound.bytes = weft_bound_bytes (job, ranks);
   return bound;
 }
 
@@ -464,10 +500,10 @@ cell_times (const struct asked *a)
   return times;
 }
 
-/* Replays the schedule. Sets end[] to the seconds at which the last pass of each rank ends. FALSE:
- * the schedule was not replayed. */
-static gboolean
-replay_ranks (const struct asked *a, double *end)
+/* Replays the schedule. Returns the seconds at which the last pass of each rank ends; the caller
+ * frees the array. NULL: the schedule was not replayed. */
+static double *
+replay_ranks (const struct asked *a)
 {
   const struct weft_grid_spec spec = weft_job_grid_spec (a->job);
   gboolean few = weft_spec_cells (&spec) <= WEFT_MOST_CELLS;
@@ -475,25 +511,42 @@ replay_ranks (const struct asked *a, double *end)
   const weft_grid *grid = a->flights ? a->flights->grid : own;
 
   if (!grid)
-    return FALSE;
+    return NULL;
   g_autofree struct weft_cell_times *times = cell_times (a);
+  double *end = g_new0 (double, a->n_ranks);
   weft_grid_replay_uneven (grid, times, transfer_seconds (a), end);
-  return TRUE;
+  return end;
+}
+
+/* The result of replay_ranks() for the family of a job: a replay depends on nothing in which the
+ * members of a family differ. Sets *n to the number of ranks. NULL: there is none. */
+static const double *
+replay_of (weft_segment_cache *cache, const struct weft_job *job, uint32_t *n)
+{
+  const double *end;
+  struct asked a;
+
+  *n = (uint32_t) job->strategy.pipeline_model_parallel_size;
+  if (weft_segment_cache_replay (cache, job, &end))
+    return end;
+  if (!ask (cache, job, &a))
+    return NULL;
+  end = weft_segment_cache_keep_replay (cache, job, replay_ranks (&a));
+  g_free (a.layers);
+  return end;
 }
 
 double
 weft_bound_schedule (weft_segment_cache *cache, const struct weft_job *job)
 {
-  struct asked a;
+  uint32_t n;
   double most = 0;
 
-  if (job->strategy.pipeline_model_parallel_size == 1 || !ask (cache, job, &a))
+  if (job->strategy.pipeline_model_parallel_size == 1)
     return 0;
-  g_autofree uint32_t *layers = a.layers;
-  g_autofree double *end = g_new0 (double, a.n_ranks);
-  if (replay_ranks (&a, end))
-    for (uint32_t r = 0; r < a.n_ranks; r++)
-      most = fmax (most, end[r]);
+  const double *end = replay_of (cache, job, &n);
+  for (uint32_t r = 0; end && r < n; r++)
+    most = fmax (most, end[r]);
   return most * ROUNDING;
 }
 
@@ -503,17 +556,12 @@ weft_bound_schedule (weft_segment_cache *cache, const struct weft_job *job)
 double
 weft_bound_ends (weft_segment_cache *cache, const struct weft_job *job)
 {
-  struct asked a;
+  uint32_t n;
   double most = 0;
+  const double *end = replay_of (cache, job, &n);
+  const struct weft_ends *ends = end ? weft_segment_cache_ends (cache, job) : NULL;
 
-  if (!ask (cache, job, &a))
-    return 0;
-  g_autofree uint32_t *layers = a.layers;
-  g_autofree double *end = g_new0 (double, a.n_ranks);
-  const struct weft_ends *ends = weft_segment_cache_ends (cache, job);
-  if (!ends || !replay_ranks (&a, end))
-    return 0;
-  for (uint32_t r = 0; r < a.n_ranks; r++)
+  for (uint32_t r = 0; ends && r < n; r++)
     most = fmax (most, ends->before[0] + end[r] + ends->after[r]);
   return most * ROUNDING;
 }

@@ -51,6 +51,20 @@ double weft_bound_flops (const struct weft_job *job);
  * is 0. */
 struct weft_bound weft_bound_passes (weft_segment_cache *cache, const struct weft_job *job);
 
+/* Bytes of one pipeline rank: those that do not depend on the replicas (activations, libraries),
+ * and the state of each family of weights before replicas shard it. */
+struct weft_rank_bytes {
+  double fixed, state[WEFT_N_FAMILY][WEFT_N_STATE];
+};
+
+/* The bound of time of weft_bound_passes(), which is equal for all members of a family (space.h).
+ * Replaces the contents of `ranks`, an array of struct weft_rank_bytes, by the bytes of each
+ * pipeline rank, which are equal too; there are none if the bound is not known. */
+double weft_bound_family (weft_segment_cache *cache, const struct weft_job *job, GArray *ranks);
+
+/* The lower bound of the memory of a member of the family of `ranks`, in bytes. */
+double weft_bound_bytes (const struct weft_job *job, const GArray *ranks);
+
 /* A tighter lower bound of the step time in seconds, from a replay of the schedule with the passes
  * of `passes` and with transfers between stages, priced without contention. 0 if it was not
  * computed. */

@@ -69,13 +69,12 @@ weft_ends_job (const struct weft_job *job, struct weft_job *one)
 
 /* -------------------------------------------------------------------------- the paths */
 
+/* Whether an op belongs to a pass: passes begin with their first kernel and end with their last
+ * (segments.h). */
 static gboolean
 is_kernel (const weft_program *p, uint32_t op)
 {
-  const struct weft_op *row = &p->op[op];
-
-  return row->lane == WEFT_LANE_GPU && row->micro != WEFT_NO_MICRO &&
-         weft_op_info[row->kind].in_bound && !(row->flags & WEFT_OP_FUSED);
+  return p->op[op].lane == WEFT_LANE_GPU && p->op[op].micro != WEFT_NO_MICRO;
 }
 
 /* The least seconds that an op takes. The ops of a group run at the same time, and so add nothing

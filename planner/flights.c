@@ -40,6 +40,16 @@ keep_most (const struct weft_flight *now, uint32_t n_chunks, struct weft_flight 
       memcpy (most + moment * n_chunks, now, n_chunks * sizeof *now);
 }
 
+static gboolean
+has_pairs (const weft_grid *grid)
+{
+  for (uint32_t rank = 0; rank < grid->n_ranks; rank++)
+    for (uint32_t i = 0; i < grid->n_cell[rank]; i++)
+      if (grid->cell[rank][i].paired)
+        return TRUE;
+  return FALSE;
+}
+
 static void
 count_rank (const weft_grid *grid, uint32_t rank, struct weft_flight *most)
 {
@@ -63,6 +73,7 @@ weft_flights_new (const struct weft_grid_spec *spec)
   flights->at = g_new0 (struct weft_flight, grid->n_ranks * WEFT_N_MOMENT * grid->n_chunks);
   for (uint32_t rank = 0; rank < grid->n_ranks; rank++)
     count_rank (grid, rank, flights->at + rank * WEFT_N_MOMENT * grid->n_chunks);
+  flights->pairs = has_pairs (grid);
   flights->grid = g_steal_pointer (&grid);
   return flights;
 }

@@ -128,23 +128,19 @@ shrink_micro_batch (struct weft_job *job, unsigned variant)
   return TRUE;
 }
 
-/* Modules that selective recompute runs again. A model without one of them breaks a rule. The first
- * has no effect if attention keeps no probabilities: the job then stays as it is. */
-static const char *const modules[] = {
-  "core_attn",      "layernorm",         "mlp", "layernorm,mlp", "mla_up_proj", "moe_act",
-  "shared_experts", "layernorm,moe_act", "moe", "layernorm,moe",
-};
-
+/* Variants are the sets of modules. A model without one of them breaks a rule. The first set has no
+ * effect if attention keeps no probabilities: the job then stays as it is. */
 static gboolean
 recompute_modules (struct weft_job *job, unsigned variant)
 {
-  if (variant >= G_N_ELEMENTS (modules) ||
+  if (variant >= WEFT_N_RECOMPUTE_SETS ||
       job->strategy.recompute_granularity == WEFT_RECOMPUTE_FULL)
     return FALSE;
   if (variant == 0 && job->strategy.attention_backend != WEFT_ATTENTION_UNFUSED)
     return TRUE;
   job->strategy.recompute_granularity = WEFT_RECOMPUTE_SELECTIVE;
-  job->strategy.recompute_modules = g_quark_from_static_string (modules[variant]);
+  job->strategy.recompute_modules =
+      g_quark_from_static_string (weft_recompute_sets[variant].modules);
   return TRUE;
 }
 

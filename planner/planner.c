@@ -1,9 +1,8 @@
 #include "planner/planner.h"
 #include "core/base/error.h"
 #include "core/job/collectives.h"
-#include "planner/bound.h"
+#include "planner/searcher.h"
 #include "planner/trials.h"
-#include "planner/workers.h"
 #include <math.h>
 #include <stdlib.h>
 
@@ -14,33 +13,16 @@ const char *const weft_fate_words[] = { WEFT_FATE_LIST (WEFT_WORD_TEXT) NULL };
 #define PRUNE_FACTOR 1.5
 
 /* Number of finalists unless the user gives it. The search then simulates up to MOST_OPS ops (about
- * 15 s of one core), and more only as long as the gap exceeds NEAR. */
-enum { FINALISTS = 10, MOST_OPS = 1200000 };
+ * 15 s of one core; fewer in the whole space), and more only as long as the gap exceeds NEAR. */
+enum { FINALISTS = 10, MOST_OPS = 1200000, MOST_OPS_OF_WHOLE = 600000 };
 #define NEAR 0.01
 
-struct searcher {
-  const struct weft_search_options *options;
-  const struct weft_job *job;
-  struct weft_candidate *all;
-  uint32_t n;
-  GSequence *open; /* candidates that may still be among the best, in the order of comes_before() */
-  weft_segment_cache *segments;
-  double best_clock;     /* lowest clock time among the candidates that fit in memory */
-  double nearest_miss;   /* lowest clock time among the candidates that do not fit in memory */
-  double last_clock;     /* highest clock time of the finalists; set once all finalists are known */
-  double best_simulated; /* lowest simulated time of all candidates */
-  uint32_t n_steps;      /* number of bounds and times computed */
-  uint64_t n_ops;        /* number of ops of the short steps that were simulated */
-  struct weft_search_plans plans;
-  gboolean stopped;
-  /* error of the first candidate whose step cannot be captured as a CUDA graph */
-  GError *refused;
-  /* error of the first candidate that an internal check rejected (WEFT_FATE_FAULT) */
-  GError *fault;
-};
+/* An op of a trial that only computes a clock time counts as one of this many: a simulation also
+ * places and proves buffers. */
+enum { OPS_PER_OP = 4 };
 
-static void
-progress (const struct searcher *s, const char *phase, uint32_t done, uint32_t of)
+void
+weft_searcher_progress (const struct searcher *s, const char *phase, uint32_t done, uint32_t of)
 {
   const struct weft_search_progress now = {
     .phase = phase,
@@ -54,9 +36,8 @@ progress (const struct searcher *s, const char *phase, uint32_t done, uint32_t o
     s->options->progress (s->options->user, &now);
 }
 
-/* Whether the user has asked to end the search now. */
-static gboolean
-stops (struct searcher *s)
+gboolean
+weft_searcher_stops (struct searcher *s)
 {
   s->stopped = s->stopped || (s->options->stop && s->options->stop (s->options->user));
   return s->stopped;
@@ -92,14 +73,27 @@ run_trials (struct searcher *s, struct weft_trial *t, uint32_t n, GError **error
   return TRUE;
 }
 
+/* Whether the whole space is searched, for any number of finalists: the search may then end before
+ * the tenth. */
+static gboolean
+is_wide (const struct searcher *s)
+{
+  return s->options->finalists == 0 && s->options->ranges && s->options->ranges->whole;
+}
+
 /* Takes over the bound of a program without buffer addresses. This bound holds for the clock time,
  * because buffers that share an address can only make ops wait. */
 static void
-take_bound (struct weft_candidate *c, const struct weft_trial *t)
+take_bound (struct searcher *s, struct weft_candidate *c, const struct weft_trial *t)
 {
   c->bound = fmax (c->bound, t->seconds);
   c->ops = t->ops;
   c->known = WEFT_PROGRAM;
+  if (!is_wide (s))
+    return;
+  s->n_ops += t->ops / OPS_PER_OP;
+  if (!s->nearest || c->bound < s->nearest->bound)
+    s->nearest = c;
 }
 
 /* Takes over the clock time, the memory and the report of a candidate. An extrapolated clock time
@@ -117,6 +111,8 @@ take_clock (struct searcher *s, struct weft_candidate *c, struct weft_trial *t)
   s->n_ops += c->report ? t->ops : 0;
   double *best = c->fate == WEFT_FATE_RANKED ? &s->best_clock : &s->nearest_miss;
   *best = fmin (*best, c->clock);
+  if (is_wide (s) && c->report && c->report->fits)
+    s->best_simulated = fmin (s->best_simulated, c->report->iteration.time_s);
 }
 
 /* Takes over the result of a trial. A failed internal check (WEFT_ERROR_BUG) rejects only this
@@ -128,7 +124,7 @@ settle (struct searcher *s, struct weft_candidate *c, struct weft_trial *t, GErr
   if (t->refused)
     c->fate = WEFT_FATE_RULE;
   else if (!t->error && t->depth == WEFT_TRIAL_BOUND)
-    take_bound (c, t);
+    take_bound (s, c, t);
   else if (!t->error)
     take_clock (s, c, t);
   else if (!g_error_matches (t->error, WEFT_ERROR, WEFT_ERROR_BUG)) {
@@ -143,99 +139,32 @@ settle (struct searcher *s, struct weft_candidate *c, struct weft_trial *t, GErr
   return TRUE;
 }
 
-/* Computes the clock time of a candidate. */
-static gboolean
-rank (struct searcher *s, struct weft_candidate *c, GError **error)
+gboolean
+weft_searcher_rank (struct searcher *s, struct weft_candidate *c, GError **error)
 {
   struct weft_trial t = { .job = weft_space_job (s->job, &c->choice), .depth = WEFT_TRIAL_CLOCK };
 
   return run_trials (s, &t, 1, error) && settle (s, c, &t, error);
 }
 
-/* The bound by FLOPs of a candidate; negative if its job breaks a rule. */
-static double
-begin (const struct searcher *s, const struct weft_candidate *c)
+gboolean
+weft_searcher_weigh (struct searcher *s, struct weft_candidate *c, GError **error)
 {
-  struct weft_job job = weft_space_job (s->job, &c->choice);
+  struct weft_trial t = { .job = weft_space_job (s->job, &c->choice), .depth = WEFT_TRIAL_CLOCK };
 
-  return weft_job_check (&job, NULL) ? weft_bound_flops (&job) : -1;
-}
-
-/* Number of candidates whose rules one task checks. */
-enum { SLICE = 2048 };
-
-static uint32_t
-slice_end (const struct searcher *s, uint32_t task)
-{
-  return MIN (s->n, (task + 1) * SLICE);
-}
-
-static void
-begin_slice (void *user, uint32_t task, void *result)
-{
-  const struct searcher *s = user;
-  double *flops = result;
-
-  for (uint32_t i = task * SLICE; i < slice_end (s, task); i++)
-    *flops++ = begin (s, &s->all[i]);
-}
-
-static void
-show_begun (void *user, uint32_t done, uint32_t of)
-{
-  progress (user, "checking rules", done * SLICE, of * SLICE);
-}
-
-/* Checks the rules of all candidates and computes the first lower bound of each, in several
- * processes. A slice that was not finished keeps its candidates out of the search. */
-static gboolean
-check_rules (struct searcher *s, GError **error)
-{
-  uint32_t n = (s->n + SLICE - 1) / SLICE;
-  const struct weft_workers workers = { .n_tasks = n,
-                                        .n_workers = n > 1 ? s->options->n_workers : 1,
-                                        .result_bytes = SLICE * sizeof (double),
-                                        .run = begin_slice,
-                                        .user = s,
-                                        .progress = show_begun,
-                                        .progress_user = s };
-  g_autofree double *flops = g_new (double, (size_t) n * SLICE);
-  g_autofree gboolean *done = g_new0 (gboolean, n);
-
-  if (n > 0 && !weft_workers_run (&workers, flops, done, error))
+  if (!run_trials (s, &t, 1, error))
     return FALSE;
-  for (uint32_t i = 0; i < s->n; i++) {
-    struct weft_candidate *c = &s->all[i];
-    c->fate = !done[i / SLICE] ? WEFT_FATE_FAULT
-              : flops[i] < 0   ? WEFT_FATE_RULE
-                               : WEFT_FATE_PRUNED;
-    c->flops = c->bound = fmax (0, flops[i]);
-  }
+  double seconds = t.seconds, bytes = t.bytes;
+  gboolean good = !t.error && !t.refused;
+  if (!settle (s, c, &t, error))
+    return FALSE;
+  if (!good)
+    return TRUE;
+  c->fate = WEFT_FATE_MEMORY;
+  c->clock = seconds;
+  c->bytes = (uint64_t) bytes;
+  c->weighed = TRUE;
   return TRUE;
-}
-
-/* Checks rules and, if `exhaustive` is set, also computes the time of every candidate with the
- * executor `clock`. */
-static gboolean
-begin_all (struct searcher *s, GError **error)
-{
-  gboolean ok = stops (s) || check_rules (s, error);
-
-  for (uint32_t i = 0; ok && s->options->exhaustive && i < s->n && !stops (s); i++)
-    if (s->all[i].fate == WEFT_FATE_PRUNED)
-      ok = rank (s, &s->all[i], error);
-  return ok;
-}
-
-static void
-look_at_passes (struct searcher *s, const struct weft_job *job, struct weft_candidate *c)
-{
-  struct weft_bound bound = weft_bound_passes (s->segments, job);
-
-  c->bound = fmax (c->bound, bound.seconds);
-  c->bytes = (uint64_t) bound.bytes;
-  if (bound.bytes > weft_plan_capacity (job))
-    c->fate = WEFT_FATE_MEMORY;
 }
 
 /* Whether the next bound of a candidate is computed without the programs of its step. */
@@ -245,29 +174,22 @@ is_quick (const struct weft_candidate *c)
   return c->known < WEFT_LANES;
 }
 
-/* Refines a candidate by one bound without the programs of its step: the bounds from its passes,
- * its schedule and its lanes. */
-static void
-approach (struct searcher *s, struct weft_candidate *c)
+/* An order of candidates that have equal times and bytes. */
+static int
+by_choice (const struct weft_candidate *x, const struct weft_candidate *y)
 {
-  struct weft_job job = weft_space_job (s->job, &c->choice);
+  unsigned i = 0;
 
-  s->n_steps++;
-  if (c->known == WEFT_FLOPS)
-    look_at_passes (s, &job, c);
-  else if (c->known == WEFT_PASSES)
-    c->bound = fmax (c->bound, weft_bound_schedule (s->segments, &job));
-  else if (c->known == WEFT_SCHEDULE)
-    c->bound = fmax (c->bound, weft_bound_ends (s->segments, &job));
-  else
-    c->bound = fmax (c->bound, weft_bound_lanes (s->segments, &job));
-  c->known++;
+  while (i + 1 < WEFT_N_AXIS && x->choice.value[i] == y->choice.value[i])
+    i++;
+  return (x->choice.value[i] > y->choice.value[i]) - (x->choice.value[i] < y->choice.value[i]);
 }
 
 static int
 compare (const void *a, const void *b)
 {
-  const struct weft_candidate *x = a, *y = b;
+  const struct weft_candidate *x = *(struct weft_candidate *const *) a,
+                              *y = *(struct weft_candidate *const *) b;
   double tx = x->fate == WEFT_FATE_SIMULATED ? x->seconds : x->clock;
   double ty = y->fate == WEFT_FATE_SIMULATED ? y->seconds : y->clock;
 
@@ -275,13 +197,9 @@ compare (const void *a, const void *b)
     return (int) y->fate - (int) x->fate;
   if (tx != ty)
     return tx < ty ? -1 : 1;
-  return (x->bytes > y->bytes) - (x->bytes < y->bytes);
-}
-
-static void
-sort (struct searcher *s)
-{
-  qsort (s->all, s->n, sizeof (struct weft_candidate), compare);
+  if (x->bytes != y->bytes)
+    return x->bytes < y->bytes ? -1 : 1;
+  return by_choice (x, y);
 }
 
 /* Makes a candidate with a simulated time a finalist. The candidate may turn out not to fit,
@@ -321,7 +239,7 @@ comes_before (gconstpointer a, gconstpointer b, gpointer unused)
     return x->clock > 0 ? 1 : -1;
   if (x->clock > 0 && x->bytes != y->bytes)
     return x->bytes < y->bytes ? -1 : 1;
-  return (x > y) - (x < y);
+  return by_choice (x, y);
 }
 
 static void
@@ -349,9 +267,12 @@ open_all (const struct searcher *s,
 {
   GSequence *open = g_sequence_new (NULL);
 
-  for (uint32_t i = 0; i < s->n; i++)
-    if (is_wanted (s, &s->all[i]))
-      g_sequence_append (open, &s->all[i]);
+  for (guint i = 0; i < s->families->len; i++)
+    if (is_wanted (s, s->families->pdata[i]))
+      g_sequence_append (open, s->families->pdata[i]);
+  for (guint i = 0; i < s->strategies->len; i++)
+    if (is_wanted (s, s->strategies->pdata[i]))
+      g_sequence_append (open, s->strategies->pdata[i]);
   g_sequence_sort (open, comes_before, NULL);
   return open;
 }
@@ -360,7 +281,7 @@ static gboolean
 may_win (const struct searcher *s, const struct weft_candidate *c)
 {
   (void) s;
-  return c->fate == WEFT_FATE_PRUNED || c->fate == WEFT_FATE_RANKED;
+  return !c->expanded && (c->fate == WEFT_FATE_PRUNED || c->fate == WEFT_FATE_RANKED);
 }
 
 static gboolean
@@ -372,8 +293,8 @@ is_far_behind (const struct searcher *s, const struct weft_candidate *c)
 static gboolean
 may_be_a_miss (const struct searcher *s, const struct weft_candidate *c)
 {
-  return (c->fate == WEFT_FATE_PRUNED || c->fate == WEFT_FATE_MEMORY) && c->clock == 0 &&
-         !is_far_behind (s, c);
+  return !c->expanded && (c->fate == WEFT_FATE_PRUNED || c->fate == WEFT_FATE_MEMORY) &&
+         c->clock == 0 && !is_far_behind (s, c);
 }
 
 /* ------------------------------------------------------------------------- rounds */
@@ -404,7 +325,9 @@ most_ops (const struct searcher *s)
 {
   if (s->options->finalists > 0)
     return UINT64_MAX;
-  return s->options->most_ops ? s->options->most_ops : MOST_OPS;
+  if (s->options->most_ops > 0)
+    return s->options->most_ops;
+  return is_wide (s) ? MOST_OPS_OF_WHOLE : MOST_OPS;
 }
 
 /* Whether a candidate is simulated in this round, which has simulated `n_ops` ops so far. */
@@ -416,6 +339,23 @@ joins (const struct searcher *s, const struct aim *aim, const struct weft_candid
     return TRUE;
   *n_ops += c->ops;
   return s->n_ops + *n_ops <= most_ops (s);
+}
+
+/* Refines a candidate by one bound that needs no programs, and puts it, or what an expanded family
+ * consists of, back. */
+static void
+advance (struct searcher *s, const struct aim *aim, struct weft_candidate *c)
+{
+  const guint n[] = { s->families->len, s->strategies->len };
+  GPtrArray *const lists[] = { s->families, s->strategies };
+
+  weft_searcher_approach (s, c);
+  if (aim->is_wanted (s, c))
+    put (aim->open, c);
+  for (unsigned k = 0; k < G_N_ELEMENTS (lists); k++)
+    for (guint i = n[k]; i < lists[k]->len; i++)
+      if (aim->is_wanted (s, lists[k]->pdata[i]))
+        put (aim->open, lists[k]->pdata[i]);
 }
 
 /* Collects the candidates of a round, which begins with `first`. On the way, refines candidates by
@@ -439,9 +379,7 @@ gather (struct searcher *s, const struct aim *aim, struct weft_candidate *first,
     if (c->fate == WEFT_FATE_RANKED && (c->report || aim->depth == WEFT_TRIAL_CLOCK))
       g_ptr_array_add (ready, c);
     else if (is_quick (c)) {
-      approach (s, c);
-      if (aim->is_wanted (s, c))
-        put (aim->open, c);
+      advance (s, aim, c);
     } else if (joins (s, aim, c, &n_ops))
       batch[n++] = c;
     else {
@@ -464,9 +402,10 @@ refine (struct searcher *s, const struct aim *aim, struct weft_candidate *first,
   uint32_t n = 1;
   gboolean ok = TRUE;
 
-  if (is_quick (first))
-    approach (s, first);
-  else {
+  if (is_quick (first)) {
+    advance (s, aim, first);
+    return TRUE;
+  } else {
     n = gather (s, aim, first, batch);
     for (uint32_t i = 0; i < n; i++) {
       trial[i].job = weft_space_job (s->job, &batch[i]->choice);
@@ -502,6 +441,55 @@ is_near (const struct searcher *s, const struct weft_candidate *c)
   return s->n_ops >= most_ops (s) && least (c) >= s->best_simulated * (1 - NEAR);
 }
 
+/* The candidate that is refined next, although its bound is not the lowest: before the first
+ * simulation one that is almost as fast as the lowest bound, because its simulated time tells how
+ * low bounds need be. It is removed from s->open. NULL: there is none. `first` has the lowest
+ * bound. */
+static struct weft_candidate *
+take_nearest (struct searcher *s, const struct weft_candidate *first)
+{
+  struct weft_candidate *c = s->nearest;
+
+  if (!is_wide (s) || isfinite (s->best_simulated) || !c || c == first ||
+      c->bound * (1 - NEAR) > least (first))
+    return NULL;
+  s->nearest = NULL;
+  GSequenceIter *at = g_sequence_lookup (s->open, c, comes_before, NULL);
+  if (!at)
+    return NULL;
+  g_sequence_remove (at);
+  return c;
+}
+
+/* Makes the candidates that were simulated, but whose turn did not come, finalists too. */
+static void
+accept_all (struct searcher *s)
+{
+  for (guint i = 0; i < s->strategies->len; i++) {
+    struct weft_candidate *c = s->strategies->pdata[i];
+    if (c->fate == WEFT_FATE_RANKED && c->report)
+      accept (s, c);
+  }
+}
+
+/* Refines a candidate on the way to `most` finalists. */
+static gboolean
+refine_best (struct searcher *s, struct weft_candidate *c, uint32_t most, GError **error)
+{
+  struct weft_candidate *nearest = take_nearest (s, c);
+  const struct aim aim = {
+    .open = s->open,
+    .is_wanted = may_win,
+    .depth = WEFT_TRIAL_SIMULATED,
+    .limit = is_wide (s) && s->n_ops >= most_ops (s) ? s->best_simulated * (1 - NEAR) : INFINITY,
+    .most = most,
+  };
+
+  if (nearest)
+    put (s->open, c);
+  return refine (s, &aim, nearest ? nearest : c, error);
+}
+
 /* Simulates the candidates with the lowest clock times, in ascending order. A clock time that is
  * below the bounds of all other candidates is the lowest clock time of all. */
 static gboolean
@@ -512,8 +500,8 @@ simulate_best (struct searcher *s, GError **error)
   struct weft_candidate *c;
   gboolean ok = TRUE;
 
-  while (ok && done < most && !stops (s) && (c = take (s->open))) {
-    progress (s, "simulating the best", done, most);
+  while (ok && done < most && !weft_searcher_stops (s) && (c = take (s->open))) {
+    weft_searcher_progress (s, "simulating the best", done, most);
     if (is_far_behind (s, c)) {
       put (aside, c);
       continue;
@@ -521,11 +509,12 @@ simulate_best (struct searcher *s, GError **error)
     if (!c->report && is_near (s, c)) {
       put (s->open, c);
       s->last_clock = s->best_clock;
+      if (is_wide (s))
+        accept_all (s);
       break;
     }
     if (!c->report) {
-      const struct aim aim = { s->open, may_win, WEFT_TRIAL_SIMULATED, INFINITY, most - done };
-      ok = refine (s, &aim, c, error);
+      ok = refine_best (s, c, most - done, error);
       continue;
     }
     accept (s, c);
@@ -546,8 +535,8 @@ find_gap (struct searcher *s, double *gap, GError **error)
   struct weft_candidate *c;
 
   *gap = 0;
-  while (!stops (s) && (c = take (s->open)) && least (c) < best) {
-    progress (s, "bounding the gap", 0, 0);
+  while (!weft_searcher_stops (s) && (c = take (s->open)) && least (c) < best) {
+    weft_searcher_progress (s, "bounding the gap", 0, 0);
     if (c->fate == WEFT_FATE_RANKED || is_near (s, c)) {
       *gap = (best - least (c)) / best;
       return TRUE;
@@ -559,17 +548,26 @@ find_gap (struct searcher *s, double *gap, GError **error)
   return TRUE;
 }
 
-/* Computes the clock times of the fastest candidates that do not fit in memory. */
+/* Most plans that are built for candidates that do not fit in memory, after long simulations. */
+enum { MOST_MISS_PLANS = 64, MOST_MISS_PLANS_OF_WHOLE = 16 };
+
+/* Computes the clock times of the fastest candidates that do not fit in memory. If this takes too
+ * long, the fastest of them stays unknown. */
 static gboolean
 find_miss (struct searcher *s, GError **error)
 {
   GSequence *open = open_all (s, may_be_a_miss);
+  const uint32_t most = is_wide (s) ? MOST_MISS_PLANS_OF_WHOLE : MOST_MISS_PLANS;
+  const uint32_t *plans = &s->plans.by_depth[WEFT_PLAN_PRICED], before = *plans;
   struct weft_candidate *c;
   gboolean ok = TRUE;
 
-  while (ok && !stops (s) && (c = take (open)) &&
+  while (ok && !weft_searcher_stops (s) && (c = take (open)) &&
          least (c) <= fmin (s->nearest_miss, s->last_clock)) {
-    progress (s, "looking for what nearly fits", 0, 0);
+    weft_searcher_progress (s, "looking for what nearly fits", 0, 0);
+    s->miss_unknown = s->n_ops >= most_ops (s) && *plans - before > most;
+    if (s->miss_unknown)
+      break;
     const struct aim aim = { open, may_be_a_miss, WEFT_TRIAL_CLOCK,
                              nextafter (fmin (s->nearest_miss, s->last_clock), INFINITY),
                              G_MAXUINT };
@@ -579,12 +577,12 @@ find_miss (struct searcher *s, GError **error)
   return ok;
 }
 
-/* The fastest candidate that does not fit in memory; NULL if there is none, or if it is slower than
- * all finalists. The candidates of `search` are sorted. */
+/* The fastest candidate that does not fit in memory; NULL if there is none, if it is not known, or
+ * if it is slower than all finalists. The candidates of `search` are sorted. */
 static const struct weft_candidate *
 miss_of (const struct searcher *s, const weft_search *search)
 {
-  for (uint32_t i = 0; i < search->n; i++) {
+  for (uint32_t i = 0; i < search->n_listed && !s->miss_unknown; i++) {
     const struct weft_candidate *c = &search->candidate[i];
     if (c->fate == WEFT_FATE_MEMORY && c->clock > 0 && !is_far_behind (s, c))
       return c->clock <= s->last_clock ? c : NULL;
@@ -592,184 +590,28 @@ miss_of (const struct searcher *s, const weft_search *search)
   return NULL;
 }
 
-/* ------------------------------------------------------------------ where nothing fits */
-
-/* Largest numbers of candidates whose memory is measured, in find_closest() and, for each cluster
- * size, in anything_fits(). They are limited because measuring memory builds the candidate's
- * programs. */
-enum { MOST_CLOSEST = 12, MOST_TRIES = 4 };
-
-static int
-compare_bytes (const void *a, const void *b)
+struct searcher
+weft_searcher_of (const struct weft_job *job, const struct weft_search_options *options)
 {
-  const struct weft_candidate *x = *(struct weft_candidate *const *) a,
-                              *y = *(struct weft_candidate *const *) b;
-
-  return (x->bytes > y->bytes) - (x->bytes < y->bytes);
+  return (struct searcher){ .options = options,
+                            .job = job,
+                            .families = g_ptr_array_new_with_free_func (g_free),
+                            .strategies = g_ptr_array_new_with_free_func (g_free),
+                            .segments = weft_segment_cache_new (),
+                            .best_clock = INFINITY,
+                            .nearest_miss = INFINITY,
+                            .last_clock = INFINITY,
+                            .best_simulated = INFINITY };
 }
 
-/* The candidates with one fate, sorted by memory in ascending order. The caller frees the array. */
-static GPtrArray *
-by_bytes (const struct searcher *s, enum weft_fate fate)
+void
+weft_searcher_clear (struct searcher *s)
 {
-  GPtrArray *list = g_ptr_array_new ();
-
-  for (uint32_t i = 0; i < s->n; i++)
-    if (s->all[i].fate == fate)
-      g_ptr_array_add (list, &s->all[i]);
-  g_ptr_array_sort (list, compare_bytes);
-  return list;
-}
-
-/* Replaces the lower bound of a candidate's memory by its measured memory, and sets the candidate's
- * clock time. */
-static gboolean
-weigh (struct searcher *s, struct weft_candidate *c, GError **error)
-{
-  struct weft_trial t = { .job = weft_space_job (s->job, &c->choice), .depth = WEFT_TRIAL_CLOCK };
-
-  if (!run_trials (s, &t, 1, error))
-    return FALSE;
-  double seconds = t.seconds, bytes = t.bytes;
-  gboolean good = !t.error && !t.refused;
-  if (!settle (s, c, &t, error))
-    return FALSE;
-  if (!good)
-    return TRUE;
-  c->fate = WEFT_FATE_MEMORY;
-  c->clock = seconds;
-  c->bytes = (uint64_t) bytes;
-  c->weighed = TRUE;
-  return TRUE;
-}
-
-/* Measures the memory of the candidates with the lowest bounds on memory. Stops when no other
- * candidate's bound is below the least memory measured so far. */
-static gboolean
-find_closest (struct searcher *s, GError **error)
-{
-  g_autoptr (GPtrArray) list = by_bytes (s, WEFT_FATE_MEMORY);
-  guint n = MIN (list->len, MOST_CLOSEST);
-  uint64_t least_bytes = UINT64_MAX;
-
-  for (guint i = 0; i < n && !stops (s); i++) {
-    struct weft_candidate *c = g_ptr_array_index (list, i);
-    progress (s, "looking for what nearly fits", i, n);
-    if (c->bytes >= least_bytes)
-      break;
-    if (!weigh (s, c, error))
-      return FALSE;
-    least_bytes = MIN (least_bytes, c->bytes);
-  }
-  return TRUE;
-}
-
-/* Sets *fits to TRUE if one of the strategies with the lowest bounds on memory fits. */
-static gboolean
-anything_fits (struct searcher *s, gboolean *fits, GError **error)
-{
-  if (!begin_all (s, error))
-    return FALSE;
-  for (uint32_t i = 0; i < s->n && !stops (s); i++) {
-    struct weft_job job = weft_space_job (s->job, &s->all[i].choice);
-    if (s->all[i].fate == WEFT_FATE_PRUNED)
-      look_at_passes (s, &job, &s->all[i]);
-  }
-  g_autoptr (GPtrArray) list = by_bytes (s, WEFT_FATE_PRUNED);
-  *fits = FALSE;
-  for (guint i = 0; i < MIN (list->len, MOST_TRIES) && !*fits && !stops (s); i++) {
-    struct weft_candidate *c = g_ptr_array_index (list, i);
-    if (!rank (s, c, error))
-      return FALSE;
-    *fits = c->fate == WEFT_FATE_RANKED;
-  }
-  return TRUE;
-}
-
-static struct weft_candidate *
-candidates (const struct weft_job *job, const struct weft_space_ranges *ranges, uint32_t *n)
-{
-  g_autoptr (GArray) choices = weft_space_enumerate_within (job, ranges);
-  struct weft_candidate *all = g_new0 (struct weft_candidate, choices->len);
-
-  for (guint i = 0; i < choices->len; i++)
-    all[i].choice = g_array_index (choices, struct weft_choice, i);
-  *n = choices->len;
-  return all;
-}
-
-/* Makes the state of a search that has found nothing yet. The caller frees `all` and `segments`. */
-static struct searcher
-searcher_of (const struct weft_job *job, const struct weft_search_options *options)
-{
-  struct searcher s = { .options = options,
-                        .job = job,
-                        .segments = weft_segment_cache_new (),
-                        .best_clock = INFINITY,
-                        .nearest_miss = INFINITY,
-                        .last_clock = INFINITY,
-                        .best_simulated = INFINITY };
-
-  s.all = candidates (job, options->ranges, &s.n);
-  return s;
-}
-
-gboolean
-weft_search_fits (const struct weft_job *job, const struct weft_search_options *options,
-                  gboolean *fits, GError **error)
-{
-  struct searcher s = searcher_of (job, options);
-  gboolean ok = anything_fits (&s, fits, error);
-
-  weft_segment_cache_free (s.segments);
-  g_free (s.all);
-  g_clear_error (&s.refused);
-  g_clear_error (&s.fault);
-  return ok;
-}
-
-static gboolean
-fits_on (struct searcher *outer, uint32_t gpus, gboolean *fits, GError **error)
-{
-  struct weft_job job = *outer->job;
-
-  return weft_cluster_resize (&job.cluster, gpus, 0, error) &&
-         weft_search_fits (&job, outer->options, fits, error);
-}
-
-/* Doubles the number of GPUs until a strategy fits. Then tries three sizes between the last size on
- * which no strategy fits and this size. */
-static gboolean
-find_enough (struct searcher *s, uint32_t *enough, GError **error)
-{
-  const struct weft_cluster *cluster = &s->job->cluster;
-  uint64_t node = (uint64_t) cluster->f.node_gpus;
-  uint64_t most = node * (uint64_t) cluster->f.fabric_max_nodes;
-  uint64_t few = cluster->n_gpus, gpus = few < node ? node : 2 * few;
-  gboolean fits = FALSE;
-
-  for (; gpus <= most && !fits && !stops (s); gpus *= 2) {
-    progress (s, "trying more GPUs", (uint32_t) gpus, (uint32_t) most);
-    if (!fits_on (s, (uint32_t) gpus, &fits, error))
-      return FALSE;
-    if (fits)
-      break;
-    few = gpus;
-  }
-  if (!fits)
-    return TRUE;
-  *enough = (uint32_t) gpus;
-  for (uint64_t part = 5; part < 8 && !stops (s); part++) {
-    if (few * part % (4 * node))
-      continue;
-    if (!fits_on (s, (uint32_t) (few * part / 4), &fits, error))
-      return FALSE;
-    if (fits) {
-      *enough = (uint32_t) (few * part / 4);
-      break;
-    }
-  }
-  return TRUE;
+  weft_segment_cache_free (s->segments);
+  g_ptr_array_unref (s->families);
+  g_ptr_array_unref (s->strategies);
+  g_clear_error (&s->refused);
+  g_clear_error (&s->fault);
 }
 
 static const struct weft_candidate *
@@ -777,7 +619,7 @@ closest_of (const weft_search *search)
 {
   const struct weft_candidate *closest = NULL;
 
-  for (uint32_t i = 0; i < search->n; i++) {
+  for (uint32_t i = 0; i < search->n_listed; i++) {
     const struct weft_candidate *c = &search->candidate[i];
     if (c->weighed && (!closest || c->bytes < closest->bytes))
       closest = c;
@@ -789,11 +631,24 @@ closest_of (const weft_search *search)
 static void
 drop_reports (struct searcher *s)
 {
-  for (uint32_t i = 0; i < s->n; i++) {
-    if (s->all[i].fate == WEFT_FATE_SIMULATED)
+  for (guint i = 0; i < s->strategies->len; i++) {
+    struct weft_candidate *c = s->strategies->pdata[i];
+    if (c->fate == WEFT_FATE_SIMULATED)
       continue;
-    g_clear_pointer (&s->all[i].report, weft_report_free);
-    g_clear_pointer (&s->all[i].plan, weft_plan_free);
+    g_clear_pointer (&c->report, weft_report_free);
+    g_clear_pointer (&c->plan, weft_plan_free);
+  }
+}
+
+/* Expands families until there is a strategy, so that a search has an example of what is wrong with
+ * all. */
+static void
+list_any (struct searcher *s)
+{
+  for (guint i = 0; s->strategies->len == 0 && i < s->families->len; i++) {
+    struct weft_candidate *family = s->families->pdata[i];
+    if (!family->expanded)
+      weft_searcher_expand (s, family);
   }
 }
 
@@ -803,11 +658,20 @@ collect (struct searcher *s)
   weft_search *search = g_new0 (weft_search, 1);
 
   drop_reports (s);
-  sort (s);
-  search->n = s->n;
-  search->candidate = g_steal_pointer (&s->all);
-  for (uint32_t i = 0; i < search->n; i++)
+  list_any (s);
+  qsort (s->strategies->pdata, s->strategies->len, sizeof (gpointer), compare);
+  search->n_listed = s->strategies->len;
+  search->candidate = g_new (struct weft_candidate, MAX (search->n_listed, 1));
+  for (uint32_t i = 0; i < search->n_listed; i++) {
+    search->candidate[i] = *(struct weft_candidate *) s->strategies->pdata[i];
     search->by_fate[search->candidate[i].fate]++;
+  }
+  for (guint i = 0; i < s->families->len; i++) {
+    const struct weft_candidate *family = s->families->pdata[i];
+    search->by_fate[family->fate] += family->expanded ? 0 : family->n_strategies;
+  }
+  for (int fate = 0; fate < WEFT_N_FATE; fate++)
+    search->n += search->by_fate[fate];
   if (s->options->near_miss)
     search->miss = miss_of (s, search);
   search->closest = closest_of (search);
@@ -817,7 +681,7 @@ collect (struct searcher *s)
 static gboolean
 search_all (struct searcher *s, double *gap, GError **error)
 {
-  if (!begin_all (s, error))
+  if (!weft_searcher_begin (s, error))
     return FALSE;
   s->open = open_all (s, may_win);
   gboolean ok = simulate_best (s, error) && find_gap (s, gap, error) &&
@@ -840,20 +704,19 @@ weft_search_run (const struct weft_job *job, const struct weft_search_options *o
                  GError **error)
 {
   gint64 start = g_get_monotonic_time ();
-  struct searcher s = searcher_of (job, options);
+  struct searcher s = weft_searcher_of (job, options);
   double gap = 0;
   uint32_t enough = 0;
   gboolean ok = weft_cluster_one_kind (&job->cluster, "weft plan", error) &&
                 check_collectives (job, error) && search_all (&s, &gap, error);
   if (ok && options->near_miss && !isfinite (s.best_simulated) && !s.refused)
-    ok = find_closest (&s, error) && find_enough (&s, &enough, error);
+    ok = weft_searcher_find_closest (&s, error) && weft_searcher_find_enough (&s, &enough, error);
   weft_search *search = collect (&s);
   search->enough_gpus = enough;
   search->stopped = s.stopped;
   search->plans = s.plans;
   search->plans.of_layers = weft_segment_cache_plans (s.segments);
   search->gap = !search->by_fate[WEFT_FATE_SIMULATED] ? 0 : s.stopped ? 1 : gap;
-  weft_segment_cache_free (s.segments);
   search->wall_seconds = (g_get_monotonic_time () - start) * 1e-6;
   if (ok && s.refused && search->by_fate[WEFT_FATE_RULE] == search->n)
     g_propagate_error (error, g_steal_pointer (&s.refused));
@@ -865,15 +728,15 @@ weft_search_run (const struct weft_job *job, const struct weft_search_options *o
     g_set_error (error, WEFT_ERROR, WEFT_ERROR_INFEASIBLE,
                  "none of %u strategies fits: %u do not fit in memory, %u break a rule", search->n,
                  search->by_fate[WEFT_FATE_MEMORY], search->by_fate[WEFT_FATE_RULE]);
-  g_clear_error (&s.refused);
-  search->fault = s.fault;
+  search->fault = g_steal_pointer (&s.fault);
+  weft_searcher_clear (&s);
   return search;
 }
 
 void
 weft_search_free (weft_search *search)
 {
-  for (uint32_t i = 0; i < search->n; i++) {
+  for (uint32_t i = 0; i < search->n_listed; i++) {
     g_clear_pointer (&search->candidate[i].report, weft_report_free);
     g_clear_pointer (&search->candidate[i].plan, weft_plan_free);
   }

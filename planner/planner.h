@@ -49,6 +49,11 @@ extern const char *const weft_fate_words[];
 struct weft_candidate {
   /* values of the axes; weft_space_job() makes the candidate's job from them */
   struct weft_choice choice;
+  /* during a search: the level of a family (space.h), the number of its strategies, and whether the
+   * families or strategies within it are candidates */
+  enum weft_space_level level;
+  uint32_t n_strategies;
+  gboolean expanded;
   enum weft_fate fate;
   /* bytes of memory, including reserved bytes, of the role that needs most: exact if the candidate
    * was simulated, a lower bound if it cannot fit */
@@ -77,13 +82,16 @@ struct weft_search_plans {
 };
 
 typedef struct weft_search {
-  uint32_t n; /* number of candidates in the search space */
-  /* candidates, best first: simulated candidates by simulated time, then ranked candidates by clock
-   * time, then the others */
+  uint32_t n; /* number of strategies in the search space */
+  /* number of `candidate`: strategies of the families that were expanded. Strategies of the others
+   * count in `n` and `by_fate` */
+  uint32_t n_listed;
+  /* strategies, best first: simulated ones by simulated time, then ranked ones by clock time, then
+   * the others */
   struct weft_candidate *candidate;
-  uint32_t by_fate[WEFT_N_FATE];
+  uint32_t by_fate[WEFT_N_FATE]; /* numbers of strategies; their sum is `n` */
   /* the fastest candidate that does not fit, but would be simulated if it fitted; NULL if there is
-   * none or near_miss is FALSE */
+   * none, if near_miss is FALSE, or if it was not found soon after simulations of long steps */
   const struct weft_candidate *miss;
   const struct weft_candidate *closest; /* if near_miss is TRUE and no candidate fits: the candidate
                                            with the least measured memory; otherwise NULL */

@@ -17,6 +17,7 @@ struct weft_segment_cache {
   GHashTable *known;   /* struct key -> struct weft_segments */
   GHashTable *flights; /* struct weft_grid_spec -> struct weft_flights, or NULL */
   GHashTable *ends;    /* union weft_strategy -> struct weft_ends */
+  GHashTable *replays; /* struct replay_key -> array of double, or NULL */
   weft_placements *placements;
   uint32_t n_plans; /* number of calls of weft_segment_cache_plan() */
 };
@@ -55,6 +56,31 @@ equal_strategies (gconstpointer a, gconstpointer b)
   return memcmp (a, b, sizeof (union weft_strategy)) == 0;
 }
 
+/* The settings of a family (space.h). */
+struct replay_key {
+  union weft_strategy strategy; /* without the knobs of replicas */
+  int64_t micro_batch, precision;
+};
+
+static gboolean
+equal_replays (gconstpointer a, gconstpointer b)
+{
+  return memcmp (a, b, sizeof (struct replay_key)) == 0;
+}
+
+static struct replay_key
+replay_key_of (const struct weft_job *job)
+{
+  struct replay_key key = { .strategy = job->strategy,
+                            .micro_batch = job->train.micro_batch_size,
+                            .precision = job->train.precision };
+
+  for (unsigned i = 0; i < WEFT_N_KNOB; i++)
+    if (weft_knob_traits[i].of_replicas)
+      key.strategy.at[i] = weft_strategy_defaults ()->at[i];
+  return key;
+}
+
 static guint
 hash_spec (gconstpointer spec)
 {
@@ -91,6 +117,7 @@ weft_segment_cache_new (void)
       g_hash_table_new_full (hash_spec, equal_specs, g_free, (GDestroyNotify) weft_flights_free);
   cache->ends = g_hash_table_new_full (hash_strategy, equal_strategies, g_free,
                                        (GDestroyNotify) weft_ends_free);
+  cache->replays = g_hash_table_new_full (hash_strategy, equal_replays, g_free, g_free);
   return cache;
 }
 
@@ -100,6 +127,7 @@ weft_segment_cache_free (weft_segment_cache *cache)
   g_hash_table_unref (cache->known);
   g_hash_table_unref (cache->flights);
   g_hash_table_unref (cache->ends);
+  g_hash_table_unref (cache->replays);
   weft_placements_free (cache->placements);
   g_free (cache);
 }
@@ -133,6 +161,27 @@ weft_segment_cache_flights (weft_segment_cache *cache, const struct weft_grid_sp
   struct weft_flights *flights = weft_flights_new (spec);
   g_hash_table_insert (cache->flights, g_memdup2 (spec, sizeof *spec), flights);
   return flights;
+}
+
+gboolean
+weft_segment_cache_replay (weft_segment_cache *cache, const struct weft_job *job,
+                           const double **end)
+{
+  const struct replay_key key = replay_key_of (job);
+  gpointer known = NULL;
+  gboolean found = g_hash_table_lookup_extended (cache->replays, &key, NULL, &known);
+
+  *end = known;
+  return found;
+}
+
+const double *
+weft_segment_cache_keep_replay (weft_segment_cache *cache, const struct weft_job *job, double *end)
+{
+  const struct replay_key key = replay_key_of (job);
+
+  g_hash_table_insert (cache->replays, g_memdup2 (&key, sizeof key), end);
+  return end;
 }
 
 const struct weft_ends *
@@ -272,8 +321,10 @@ measure_way (const weft_program *p, const double *seconds, int pass, uint32_t fr
       segment->early = begin;
       again = FALSE;
     }
-    *at += duration (p, op, seconds[op], pass);
+    double took = duration (p, op, seconds[op], pass);
+    *at += took;
     end[op - from] = *at;
+    segment->kernels[pass] += p->op[op].lane == WEFT_LANE_GPU ? took : 0;
     if (p->op[op].lane == WEFT_LANE_GPU && is_of (&p->op[op], pass))
       last = is_product (p, op) ? *at : begin;
   }

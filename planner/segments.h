@@ -51,6 +51,8 @@ struct weft_segment_cost {
   /* seconds from the begin of the last kernel (from its end if it is a matrix product) to the end
    * of the interval `way` */
   double last[WEFT_N_SEGMENT_PASS];
+  /* seconds of the kernels of `way`, without waits for collectives */
+  double kernels[WEFT_N_SEGMENT_PASS];
   /* seconds from the first kernel of the backward pass to the first that is not recompute:
    * recompute at the begin of a cell needs no gradient of the next stage */
   double early;
@@ -92,6 +94,17 @@ weft_plan *weft_segment_cache_plan (weft_segment_cache *cache, const struct weft
 /* Returns weft_flights_new (spec), which may be NULL. The cache owns the result. */
 const struct weft_flights *
 weft_segment_cache_flights (weft_segment_cache *cache, const struct weft_grid_spec *spec);
+
+/* Looks for the result of a replay of the schedule of a job's family (space.h): the seconds at
+ * which the last pass of each rank ends, or NULL if the schedule was not replayed. FALSE: no result
+ * was kept. The cache owns the result. */
+gboolean weft_segment_cache_replay (weft_segment_cache *cache, const struct weft_job *job,
+                                    const double **end);
+
+/* Keeps the result of a replay, and returns it. The cache takes ownership of `end`, which may be
+ * NULL. */
+const double *
+weft_segment_cache_keep_replay (weft_segment_cache *cache, const struct weft_job *job, double *end);
 
 /* The ends of a job's step; NULL: they could not be measured. The cache owns the result. */
 const struct weft_ends *

@@ -102,7 +102,7 @@ weft_size_point_job (const weft_size *size, struct weft_size_point *point, gbool
   if (!fixed)
     return TRUE;
   *job = weft_space_job (job, &point->found.choice);
-#define AXIS(table, field, values) SET_##table (field)
+#define AXIS(table, field, values, wide) SET_##table (field)
 #define SET_KNOB(field) job->knob_set[WEFT_KNOB_##field] = TRUE;
 #define SET_TRAIN(field) job->train_set[WEFT_TRAIN_##field] = TRUE;
 #include "planner/axes.def"

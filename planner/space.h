@@ -4,7 +4,7 @@
 #include "core/job/job.h"
 
 enum weft_axis {
-#define AXIS(table, field, values) WEFT_AXIS_##field,
+#define AXIS(table, field, values, wide) WEFT_AXIS_##field,
 #include "planner/axes.def"
 #undef AXIS
   WEFT_N_AXIS
@@ -25,6 +25,10 @@ struct weft_space_range {
 };
 struct weft_space_ranges {
   struct weft_space_range of[WEFT_N_AXIS];
+  /* TRUE: open axes also take the values that only the whole space has: schedules that split the
+   * backward pass, selective recompute, offload, groups of sharding, bucket sizes, overlap of
+   * matrix products with tensor parallel collectives */
+  gboolean whole;
 };
 
 /* Limits the axis with the name `key` to the values in `text`, which are separated by commas. FALSE
@@ -43,6 +47,52 @@ weft_space_enumerate_within (const struct weft_job *job, const struct weft_space
 
 /* Like weft_space_enumerate_within(), without limits. */
 GArray *weft_space_enumerate (const struct weft_job *job);
+
+/* A search divides its space into families: choices with equal values of the first axes. */
+enum weft_space_level {
+  /* equal mesh, layers, microbatches and schedule. Of its members, that without recompute and
+   * activation offload has the shortest passes */
+  WEFT_SPACE_SCHEDULES,
+  /* also equal recompute and activation offload. The members differ only in how replicas shard and
+   * exchange state: all have the same kernels in a layer, and keep the same activations */
+  WEFT_SPACE_KERNELS,
+  WEFT_SPACE_STRATEGIES, /* all axes are equal: one choice */
+};
+
+/* Replaces the contents of `list`, an array of struct weft_choice, by the families of one level
+ * (the choices, for WEFT_SPACE_STRATEGIES) within a family of the level `from`. Only the axes of
+ * their level are set. `family` NULL: within the whole space. The order is that of
+ * weft_space_enumerate_within(). */
+void weft_space_families (const struct weft_job *job, const struct weft_space_ranges *ranges,
+                          const struct weft_choice *family, enum weft_space_level from,
+                          enum weft_space_level level, GArray *list);
+
+/* The number of choices within a family of the level `from`. */
+uint32_t weft_space_count (const struct weft_job *job, const struct weft_space_ranges *ranges,
+                           const struct weft_choice *family, enum weft_space_level from);
+
+/* The job of a family from which the lower bounds of its time are computed. `choice` is one of the
+ * choices of the family. */
+struct weft_job weft_space_family_job (const struct weft_job *job, const struct weft_choice *choice,
+                                       enum weft_space_level level);
+
+/* Sets of modules that selective recompute runs again, in order of the memory that they save, and
+ * the models on which they have an effect. */
+enum weft_recompute_models {
+  WEFT_MODELS_ANY,
+  WEFT_MODELS_DENSE,   /* without experts */
+  WEFT_MODELS_EXPERTS, /* with experts */
+  WEFT_MODELS_SHARED,  /* with shared experts */
+  WEFT_MODELS_LATENT,  /* with latent attention */
+  WEFT_MODELS_UNFUSED, /* any, with an attention that keeps its probabilities */
+};
+struct weft_recompute_set {
+  const char *modules;
+  enum weft_recompute_models models;
+  gboolean searched; /* the search tries the set */
+};
+#define WEFT_N_RECOMPUTE_SETS 11
+extern const struct weft_recompute_set weft_recompute_sets[WEFT_N_RECOMPUTE_SETS];
 
 /* The job with the settings of a choice. */
 struct weft_job weft_space_job (const struct weft_job *job, const struct weft_choice *choice);

@@ -81,7 +81,7 @@ bound_is_below_clock_and_clock_below_simulation (void **state)
   g_autoptr (weft_search) search = search_all (&job, 40);
 
   (void) state;
-  for (uint32_t i = 0; i < search->n; i++) {
+  for (uint32_t i = 0; i < search->n_listed; i++) {
     const struct weft_candidate *c = &search->candidate[i];
     if (c->fate < WEFT_FATE_RANKED)
       continue;
@@ -209,6 +209,32 @@ a_knob_that_was_given_stays (void **state)
     assert_int_equal (one.train.micro_batch_size, 2);
     assert_false (one.strategy.use_distributed_optimizer);
   }
+}
+
+/* The whole space contains every strategy of the usual one, and its families contain each of its
+ * strategies once. */
+static void
+the_whole_space_contains_the_usual_one (void **state)
+{
+  const struct weft_space_ranges whole = { .whole = TRUE };
+  struct weft_job job = open_job (small);
+  g_autoptr (GArray) usual = weft_space_enumerate (&job);
+  g_autoptr (GArray) all = weft_space_enumerate_within (&job, &whole);
+  g_autoptr (GArray) families = g_array_new (FALSE, FALSE, sizeof (struct weft_choice));
+  uint32_t at = 0, sum = 0;
+
+  (void) state;
+  assert_true (all->len > 2 * usual->len);
+  for (guint i = 0; i < all->len && at < usual->len; i++)
+    at += memcmp (&g_array_index (all, struct weft_choice, i),
+                  &g_array_index (usual, struct weft_choice, at), sizeof (struct weft_choice)) == 0;
+  assert_int_equal (at, usual->len);
+  weft_space_families (&job, &whole, NULL, 0, WEFT_SPACE_KERNELS, families);
+  for (guint i = 0; i < families->len; i++)
+    sum += weft_space_count (&job, &whole, &g_array_index (families, struct weft_choice, i),
+                             WEFT_SPACE_KERNELS);
+  assert_int_equal (sum, all->len);
+  assert_int_equal (weft_space_count (&job, &whole, NULL, 0), all->len);
 }
 
 /* A list limits an axis to its values, and others stay open; precision is searched only if it is
@@ -528,7 +554,7 @@ where_nothing_fits_the_closest_strategy_and_enough_gpus_are_named (void **state)
   assert_true (g_error_matches (error, WEFT_ERROR, WEFT_ERROR_INFEASIBLE));
   assert_non_null (search->closest);
   assert_true ((double) search->closest->bytes > job.cluster.f.gpu_memory);
-  for (uint32_t i = 0; i < search->n; i++)
+  for (uint32_t i = 0; i < search->n_listed; i++)
     if (search->candidate[i].weighed)
       assert_true (search->candidate[i].bytes >= search->closest->bytes);
   assert_in_range (search->enough_gpus, 14, 64);
@@ -690,6 +716,7 @@ static const struct CMUnitTest tests[] = {
   cmocka_unit_test (short_steps_tell_time_and_memory_of_long_ones),
   cmocka_unit_test (the_order_is_by_simulated_time_and_counts_add_up),
   cmocka_unit_test (a_knob_that_was_given_stays),
+  cmocka_unit_test (the_whole_space_contains_the_usual_one),
   cmocka_unit_test (a_list_limits_an_axis),
   cmocka_unit_test (the_space_has_what_was_published),
   cmocka_unit_test (overlap_of_a_pipeline_is_aligned),
