@@ -153,6 +153,8 @@ kernel_formula (const struct one *g, uint32_t op)
     return g_strdup_printf ("%s: %s / (%s x tiles %.2f x depth %.2f); the next piece fills the "
                             "last wave",
                             dims, flops, rate, c.tiles, c.depth);
+  if (g->p->op[op].kind == WEFT_OP_MATMUL_SWIGLU && !cost.table)
+    return g_strdup_printf ("%s: a matmul, and swiglu of its result", dims);
   double bias = weft_cost_bias (&cost, g->p, op);
   if (c.gap + fmax (c.work, c.memory) + bias != g->plan->seconds[g->role][op])
     return g_strdup_printf ("%s: as measured (cost_table)", dims);
