@@ -3,6 +3,7 @@
 #include "core/base/mix.h"
 #include "core/exec/feed.h"
 #include "core/program/cut.h"
+#include "core/program/muon.h"
 
 void
 weft_bind_init (weft_bind *b, const weft_plan *plan, uint32_t rank)
@@ -436,50 +437,122 @@ bind_repack (const weft_bind *b, uint32_t op, struct to to)
   }
 }
 
-/* Whether an op of Muon works on one parameter, which has the name and the layer of the op. */
+/* Whether an op of Muon works on a parameter of the rank. The shape of a product already says
+ * everything, unless the op stands for other parameters on other ranks. */
 static gboolean
-is_of_matrix (enum weft_op_kind kind)
+is_of_matrix (const weft_bind *b, uint32_t op)
 {
+  enum weft_op_kind kind = b->p->op[op].kind;
+
   return kind == WEFT_OP_MUON_TAKE || kind == WEFT_OP_MUON_NORMALISE ||
-         kind == WEFT_OP_MUON_UPDATE;
+         kind == WEFT_OP_MUON_UPDATE ||
+         (kind == WEFT_OP_NEWTON_SCHULZ && weft_op_shape (b->p, op)->dim[WEFT_MUON_BUCKET] > 0);
 }
 
-enum { BLOCK = 3 }; /* number of the dimension with the block of a parameter (ops of Muon) */
-
-static const struct weft_param *
-param_of (const weft_bind *b, const struct weft_op *row)
+/* The slice of the optimizer with a parameter; NULL if the rank does not have it. */
+static const struct weft_slice *
+slice_of (const weft_bind *b, const struct weft_param *param)
 {
+  for (uint32_t i = 0; i < b->n_slice; i++)
+    if (param->start >= b->slice[i].first && param->start < b->slice[i].first + b->slice[i].n)
+      return &b->slice[i];
+  return NULL;
+}
+
+/* The parameter of this rank's slice of a bucket whose turn it is; NULL if the slice has fewer. */
+static const struct weft_param *
+param_of_turn (const weft_bind *b, uint32_t bucket, uint64_t turn)
+{
+  for (uint32_t i = 0; i < b->p->n_param; i++) {
+    const struct weft_param *param = &b->p->param[i];
+    const struct weft_slice *slice = slice_of (b, param);
+    uint64_t before = 0;
+    if (param->bucket != bucket || param->frozen || !slice)
+      continue;
+    for (uint32_t k = 0; k < b->p->n_param; k++)
+      before += !b->p->param[k].frozen && b->p->param[k].start >= slice->first &&
+                b->p->param[k].start < param->start;
+    if (before == turn)
+      return param;
+  }
+  return NULL;
+}
+
+/* The parameter of an op of Muon: that of the rank's turn, or the one with the name and the layer
+ * of the op. */
+static const struct weft_param *
+param_of (const weft_bind *b, uint32_t op)
+{
+  const uint64_t *dim = weft_op_shape (b->p, op)->dim;
   const struct weft_param *param = b->p->param;
 
-  while (param->name != row->name || !is_of_unit (row, param))
+  if (dim[WEFT_MUON_BUCKET])
+    return param_of_turn (b, (uint32_t) dim[WEFT_MUON_BUCKET] - 1, dim[WEFT_MUON_TURN] / 4);
+  while (param->name != b->p->op[op].name || !is_of_unit (&b->p->op[op], param))
     param++;
   return param;
 }
 
-/* Makes the call of an op of Muon on one parameter. Operands that are buffers of the optimizer
- * begin at the parameter. */
+/* Sets the shape of an op that stands for another parameter on each rank to that of matrix `m` of
+ * the rank's own. */
 static void
-bind_matrix (const weft_bind *b, uint32_t op, struct to to)
+reshape (struct weft_kernel *k, const struct weft_param *param, const struct weft_muon_matrix *m)
 {
-  const struct weft_param *param = param_of (b, &b->p->op[op]);
-  struct weft_kernel k = kernel_of (b, op);
-  const struct weft_slice *slice = b->slice;
+  uint64_t small = MIN (m->rows, m->columns), large = MAX (m->rows, m->columns);
+  uint64_t *dim = k->shape.dim;
+  gboolean applies = dim[3] == 2; /* the third product of a step */
 
-  while (param->start < slice->first || param->start >= slice->first + slice->n)
-    slice++;
+  if (k->kind == WEFT_OP_MUON_TAKE) {
+    dim[0] = param->rows * param->columns;
+  } else if (k->kind == WEFT_OP_NEWTON_SCHULZ) {
+    dim[0] = applies ? m->rows : small;
+    dim[1] = applies ? m->columns : small;
+    dim[2] = dim[3] == 0 ? large : small;
+    dim[5] = m->rows > m->columns;
+  } else {
+    dim[0] = m->rows;
+    dim[1] = m->columns;
+    dim[2] = m->ways;
+    dim[3] = m->block;
+  }
+}
+
+/* Lets operands that are buffers of the optimizer begin at the parameter. */
+static void
+advance_to (const weft_bind *b, uint32_t op, const struct weft_param *param, struct weft_kernel *k)
+{
+  const struct weft_slice *slice = slice_of (b, param);
   const struct weft_segment segment = { .offset = param->start - slice->first,
                                         .n = param->rows * param->columns };
+
   for (uint32_t i = 0; i < b->p->op[op + 1].uses - b->p->op[op].uses; i++) {
     uint32_t buf = weft_bind_use (b, op, i)->buf;
     if (buf == slice->grad || buf == slice->m || buf == slice->weight || buf == slice->master)
-      advance (&k.operand[i], &segment);
+      advance (&k->operand[i], &segment);
   }
+}
+
+/* Makes the call of an op of Muon on one matrix, if the rank has one. */
+static void
+bind_matrix (const weft_bind *b, uint32_t op, struct to to)
+{
+  const struct weft_job *job = &b->plan->job;
+  const struct weft_param *param = param_of (b, op);
+  struct weft_kernel k = kernel_of (b, op);
+  uint32_t i = (uint32_t) (k.shape.dim[WEFT_MUON_TURN] % 4);
+
+  if (!param || i >= weft_muon_matrices (job, b->p->name[param->name]))
+    return;
+  struct weft_muon_matrix m = weft_muon_matrix (job, b->p->name[param->name], param, i);
+  if (k.shape.dim[WEFT_MUON_BUCKET])
+    reshape (&k, param, &m);
+  advance_to (b, op, param, &k);
   k.decay = param->decay;
   k.matrix = (struct weft_matrix){ .rows = param->rows,
                                    .columns = param->columns,
-                                   .tail = k.kind == WEFT_OP_MUON_TAKE || k.shape.dim[BLOCK] == 0
-                                               ? param->tail
-                                               : weft_param_tail (param, k.model),
+                                   .tail = weft_muon_matrices (job, b->p->name[param->name]) > 1
+                                               ? weft_param_tail (param, k.model)
+                                               : param->tail,
                                    .ways = param->ways,
                                    .at = b->place[param->group].at,
                                    .cut = param->cut };
@@ -499,7 +572,7 @@ weft_bind_kernels (const weft_bind *b, uint32_t op, weft_bind_call call, void *u
     bind_bucket_norm (b, op, to);
   } else if (kind == WEFT_OP_PACK || kind == WEFT_OP_UNPACK) {
     bind_repack (b, op, to);
-  } else if (is_of_matrix (kind)) {
+  } else if (is_of_matrix (b, op)) {
     bind_matrix (b, op, to);
   } else if (weft_op_info[kind].bulk && first_element (b, op, &first)) {
     bind_segments (b, op, first, to);

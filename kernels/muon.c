@@ -221,11 +221,18 @@ weft_extent_muon_normalise (const struct weft_kernel *k, uint32_t operand)
                                 : k->shape.dim[ROWS] * k->shape.dim[COLUMNS];
 }
 
+/* Elements from the part of one rank to that of the next. */
+static uint64_t
+part_of (const struct weft_kernel *k)
+{
+  return k->operand[NORMALISE_U].n / k->shape.dim[WAYS];
+}
+
 /* The squares are added as doubles, row by row: the sum does not depend on the number of ranks. */
 static double
 norm_of (const struct weft_kernel *k, const float *u)
 {
-  uint64_t part = k->matrix.rows * k->matrix.columns;
+  uint64_t part = part_of (k);
   double sum = 0;
 
   for (uint64_t row = 0; row < k->shape.dim[ROWS]; row++)
@@ -243,7 +250,7 @@ weft_cpu_muon_normalise (const struct weft_kernel *k, uint32_t part, uint32_t pa
 {
   const struct weft_operand *x = &k->operand[NORMALISE_X];
   const float *u = k->operand[NORMALISE_U].data;
-  uint64_t of_rank = k->matrix.rows * k->matrix.columns, to = 0;
+  uint64_t of_rank = part_of (k), to = 0;
   float norm = (float) norm_of (k, u), room[WEFT_STRETCH];
 
   (void) part;
@@ -267,7 +274,7 @@ weft_ref_muon_normalise (const struct weft_kernel *k)
 {
   const double *u = k->operand[NORMALISE_U].data;
   double *x = k->operand[NORMALISE_X].data, sum = 0;
-  uint64_t of_rank = k->matrix.rows * k->matrix.columns, to = 0;
+  uint64_t of_rank = part_of (k), to = 0;
 
   for (uint64_t row = 0; row < k->shape.dim[ROWS]; row++)
     for (uint32_t j = 0; j < n_runs (k); j++) {

@@ -1,4 +1,5 @@
 #include "core/program/layout.h"
+#include <string.h>
 
 struct cursor {
   uint64_t divisor;
@@ -106,6 +107,106 @@ block_of (const struct weft_layout *layout, const struct weft_layout_param *para
   return 1;
 }
 
+/* The slices of a bucket whose tensors are dealt out whole. */
+struct deal {
+  uint32_t n;
+  uint64_t *length; /* [n]: elements in each slice */
+  double *work;     /* [n]: work of each slice so far, in all buckets of the flat buffer */
+};
+
+/* The slice for a tensor of n elements, if slices should not be longer than `most`. */
+static uint32_t
+choose_slice (const struct deal *d, uint64_t n, double most)
+{
+  uint32_t best = UINT32_MAX, shortest = 0;
+
+  for (uint32_t i = 0; i < d->n; i++) {
+    gboolean fits = (double) (round_up (d->length[i], 64) + n) <= most;
+    if (fits && (best == UINT32_MAX || d->work[i] < d->work[best]))
+      best = i;
+    if (d->length[i] < d->length[shortest])
+      shortest = i;
+  }
+  return best == UINT32_MAX ? shortest : best;
+}
+
+static gint
+compare_work (gconstpointer a, gconstpointer b, gpointer param)
+{
+  const struct weft_layout_param *p = param;
+  double x = p[*(const uint32_t *) a].work, y = p[*(const uint32_t *) b].work;
+
+  return (x < y) - (x > y);
+}
+
+/* Deals out the tensors of one bucket, and closes the bucket. The places of tensors are first
+ * counted from the start of their slice. */
+static void
+deal_bucket (struct weft_layout *layout, struct cursor *c, struct deal *d, GArray *tensors,
+             const struct weft_layout_param *param)
+{
+  g_autofree uint32_t *slice = g_new (uint32_t, tensors->len + 1);
+  uint64_t total = 0, longest = 0;
+
+  memset (d->length, 0, d->n * sizeof *d->length);
+  g_array_sort_with_data (tensors, compare_work, (gpointer) (uintptr_t) param);
+  for (uint32_t i = 0; i < tensors->len; i++)
+    total += param[g_array_index (tensors, uint32_t, i)].numel;
+  for (uint32_t i = 0; i < tensors->len; i++) {
+    uint32_t q = g_array_index (tensors, uint32_t, i);
+    slice[i] = choose_slice (d, param[q].numel, 1.3 * (double) total / d->n);
+    uint64_t start = round_up (d->length[slice[i]], 64);
+    layout->place[q] = (struct weft_layout_place){ .start = start, .bucket = c->buckets->len };
+    d->length[slice[i]] = start + param[q].numel;
+    d->work[slice[i]] += param[q].work;
+    longest = MAX (longest, d->length[slice[i]]);
+  }
+  uint64_t each = round_up (longest, lcm (64, c->divisor / d->n));
+  for (uint32_t i = 0; i < tensors->len; i++) {
+    uint32_t q = g_array_index (tensors, uint32_t, i);
+    layout->place[q].start += c->bucket_start + slice[i] * each;
+    layout->place[q].end = layout->place[q].start + param[q].numel;
+  }
+  close_bucket (c, c->bucket_start + each * d->n);
+  g_array_set_size (tensors, 0);
+}
+
+static void
+lay_dealt (struct weft_layout *layout, struct cursor *c, const struct weft_layout_rule *rule,
+           const struct weft_layout_param *param, uint32_t buffer)
+{
+  uint32_t ranks = ranks_of (rule, layout, param, buffer);
+  g_autoptr (GArray) tensors = g_array_new (FALSE, FALSE, sizeof (uint32_t));
+  g_autofree uint64_t *length = g_new (uint64_t, ranks);
+  g_autofree double *work = g_new0 (double, ranks);
+  struct deal d = { ranks, length, work };
+  uint64_t numel = 0;
+
+  c->divisor = lcm (lcm (ranks, 128), rule->high_busbw ? 65536 : 1);
+  for (uint32_t q = layout->n_param; q-- > 0;) {
+    if (param[q].buffer != buffer)
+      continue;
+    g_array_append_val (tensors, q);
+    numel += param[q].numel;
+    if (numel >= threshold_of (rule, &param[q])) {
+      deal_bucket (layout, c, &d, tensors, param);
+      numel = 0;
+    }
+  }
+  if (tensors->len)
+    deal_bucket (layout, c, &d, tensors, param);
+}
+
+/* Whether the tensors of a flat buffer are dealt out whole. */
+static gboolean
+is_dealt (const struct weft_layout *layout, const struct weft_layout_param *param, uint32_t buffer)
+{
+  for (uint32_t q = 0; q < layout->n_param; q++)
+    if (param[q].buffer == buffer && param[q].work > 0)
+      return TRUE;
+  return FALSE;
+}
+
 static void
 lay_reversed (struct weft_layout *layout, struct cursor *c, const struct weft_layout_rule *rule,
               const struct weft_layout_param *param, uint32_t buffer)
@@ -113,6 +214,10 @@ lay_reversed (struct weft_layout *layout, struct cursor *c, const struct weft_la
   uint64_t block = block_of (layout, param, buffer), end = c->bucket_start;
   uint64_t align = MAX (rule->sharded ? 64 : 1, block);
 
+  if (rule->sharded && is_dealt (layout, param, buffer)) {
+    lay_dealt (layout, c, rule, param, buffer);
+    return;
+  }
   /* the previous flat buffer need not end at a multiple of a block */
   c->bucket_start = end = round_up (end, block);
   c->divisor = block;

@@ -11,7 +11,12 @@
  * threshold. With the distributed optimizer every parameter starts at a multiple of 64 elements.
  * Every bucket then ends at a multiple of lcm(group, 128), or of lcm(group, 128, 65536) if padded
  * for bus bandwidth, so that each rank of the group owns an equal slice. A tied embedding then has
- * a separate bucket. */
+ * a separate bucket.
+ *
+ * Tensors with work are dealt out whole (layer_wise_optimizer.py,
+ * _compute_per_buffer_param_layout): those of a bucket go, in falling order of work, to the slice
+ * with the least work so far that they leave below 1.3 times the mean length, or to the shortest.
+ * Slices are as long as the longest. (Upstream also fills short slices from the next bucket.) */
 #pragma once
 #include <glib.h>
 #include <stdint.h>
@@ -49,6 +54,9 @@ struct weft_layout_param {
   /* elements that share a scale of 8-bit moments: the tensor and every rank's slice of its bucket
    * begin at a multiple; 0: none. The same for all tensors of a flat buffer */
   uint32_t block;
+  /* work of the optimizer on the whole tensor, for tensors that the distributed optimizer deals out
+   * whole (Muon); 0: others. All tensors of a flat buffer have such work, or none has */
+  double work;
 };
 
 struct weft_layout_place {

@@ -38,12 +38,19 @@ weft_segments (const weft_program *p, uint64_t first, uint64_t n, struct weft_se
 }
 
 /* Index of the first element of a bucket in the flat buffers. A bucket begins with its first
- * tensor. */
+ * tensor, except if the distributed optimizer deals out whole tensors (Muon): then the first slice
+ * may be empty, and the place follows from that of the bucket's weights, which the rank has
+ * whole. */
 static uint64_t
-bucket_start (const weft_program *p, uint32_t bucket)
+bucket_start (const weft_program *p, uint32_t bucket, const struct weft_slice *slice)
 {
+  const struct weft_buf *weights = &p->buf[slice->weight];
   uint64_t start = UINT64_MAX;
 
+  for (uint32_t i = 0; i < p->n_param && slice->rule == WEFT_MUON; i++)
+    if (p->param[i].bucket == bucket)
+      return p->param[i].start - (p->buf[p->param[i].weight].offset - weights->offset) /
+                                     weft_dtype_bytes (weights->dtype);
   for (uint32_t i = 0; i < p->n_param; i++)
     if (p->param[i].bucket == bucket)
       start = MIN (start, p->param[i].start);
@@ -179,7 +186,8 @@ set_place (const weft_program *p, const struct weft_mesh *mesh, uint32_t bucket,
   const struct weft_buf *weight = &p->buf[slice->weight];
   uint32_t shards = weft_mesh_group_size (mesh, weight->shard), slot = slot_of (mesh, weight, rank);
   uint64_t n = weight->bytes / weft_dtype_bytes (weight->dtype) / shards;
-  uint64_t first = bucket_start (p, bucket) + (weight->shard || weight->slice ? slot * n : 0);
+  uint64_t before = weight->shard || weight->slice ? slot * n : 0;
+  uint64_t first = bucket_start (p, bucket, slice) + before;
 
   slice->flat = first - slot % shards * n;
   slice->first = first + slice->part;

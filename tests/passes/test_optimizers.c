@@ -1,6 +1,7 @@
 /* Muon and AdamW with 8-bit moments: what their state needs, their FLOPs, one step against an
  * implementation of its own in fp64, that strategies give the bits of one rank, and that the loss
  * falls. */
+#include "core/program/muon.h"
 #include "tests/made/questions.h"
 #include "tests/made/real_job.h"
 #include "tests/made/real_run.h"
@@ -29,16 +30,22 @@ muon_has_the_bits_of_one_rank_in_every_strategy (void **state)
     "gpus=8 pipeline_model_parallel_size=2 tensor_model_parallel_size=2 context_parallel_size=2",
     "gpus=2 pipeline_model_parallel_size=2 virtual_pipeline_model_parallel_size=2 "
     "overlap_p2p_comm=true batch_p2p_comm=false",
+    "gpus=2 use_distributed_optimizer=true",
+    "gpus=4 use_distributed_optimizer=true overlap_grad_reduce=true overlap_param_gather=true "
+    "bucket_size=3000",
+    "gpus=8 use_distributed_optimizer=true tensor_model_parallel_size=2 "
+    "pipeline_model_parallel_size=2",
   };
   static const char *const one[] = {
-    "gpus=4 pipeline_model_parallel_size=2 tensor_model_parallel_size=2"
+    "gpus=4 pipeline_model_parallel_size=2 tensor_model_parallel_size=2",
+    "gpus=4 tensor_model_parallel_size=2 use_distributed_optimizer=true",
   };
 
   (void) state;
   weft_test_check_strategies (LLAMA MUON, strategies, G_N_ELEMENTS (strategies));
   weft_test_check_strategies (GPT2 MUON "precision=bf16 muon_nesterov=true muon_split_qkv=false ",
-                              one, 1);
-  weft_test_check_strategies (LLAMA MUON "lora_dim=3 muon_fp32_matmul_prec=highest ", one, 1);
+                              one, 2);
+  weft_test_check_strategies (LLAMA MUON "lora_dim=3 muon_fp32_matmul_prec=highest ", one, 2);
 }
 
 static void
@@ -141,6 +148,35 @@ newton_schulz_has_the_flops_that_its_author_counts (void **state)
   assert_true (flops_of_steps (blocks) == part);
   assert_int_equal (count_gathers (two), 4 * 4);
   assert_int_equal (count_gathers (blocks), 0);
+}
+
+/* Four ranks have one layer each, in turns: four parameters, of which the one with three matrices,
+ * [q | k | v], is third. Momentum is not replicated. */
+static void
+the_distributed_optimizer_deals_out_whole_matrices (void **state)
+{
+  const double whole = 4 * 5 * (step_flops (32, 32) + 2 * step_flops (32, 16) +
+                                step_flops (32, 32) + step_flops (96, 32) + step_flops (48, 32));
+  const char *words = LLAMA MUON "gpus=4 use_distributed_optimizer=true";
+  g_autoptr (weft_program) p = built (words, 0);
+  uint32_t n = 0, turns[4] = { 0 };
+
+  (void) state;
+  assert_true (flops_of_steps (p) == whole / 4);
+  assert_int_equal (kept_bytes (p, "momentum_buffer"), MATRICES);
+  for (uint32_t op = 0; op < p->n_op; op++)
+    if (p->op[op].kind == WEFT_OP_MUON_UPDATE)
+      turns[weft_op_shape (p, op)->dim[WEFT_MUON_TURN] / 4 % 4]++;
+  for (uint32_t i = 0; i < p->n_param; i++) {
+    uint64_t size = p->param[i].rows * p->param[i].columns, slice = MATRICES / 4;
+    if (p->param[i].layer == WEFT_NO_LAYER || p->param[i].columns == 1)
+      continue;
+    uint64_t start = p->buf[p->param[i].weight].offset / 4;
+    assert_true (start / slice == (start + size - 1) / slice);
+    n++;
+  }
+  assert_int_equal (n, 16);
+  assert_int_equal (turns[0] + turns[1] + turns[2] + turns[3], 6);
 }
 
 /* ------------------------------------------------------------------------- a step */
@@ -309,6 +345,7 @@ static const struct CMUnitTest tests[] = {
   cmocka_unit_test (moments_of_8_bits_have_the_bits_of_one_rank_in_every_strategy),
   cmocka_unit_test (muon_keeps_one_momentum_and_8_bits_keep_one_byte),
   cmocka_unit_test (newton_schulz_has_the_flops_that_its_author_counts),
+  cmocka_unit_test (the_distributed_optimizer_deals_out_whole_matrices),
   cmocka_unit_test (a_step_is_that_of_an_implementation_in_fp64),
   cmocka_unit_test (losses_fall_and_8_bits_follow_fp32),
 };

@@ -75,7 +75,8 @@ runs_resume_under_another_strategy_bit_for_bit (void **state)
   check_resume (MUON "gpus=1", MUON "gpus=4 pipeline_model_parallel_size=2 "
                                     "tensor_model_parallel_size=2", *state);
   check_resume (MUON "precision=bf16 gpus=2 tensor_model_parallel_size=2",
-                MUON "precision=bf16 gpus=2", *state);
+                MUON "precision=bf16 gpus=4 use_distributed_optimizer=true "
+                     "overlap_grad_reduce=true bucket_size=2000", *state);
   check_resume (EIGHT "gpus=1", EIGHT "gpus=4 use_distributed_optimizer=true "
                                       "pipeline_model_parallel_size=2", *state);
   check_resume (EIGHT "precision=bf16 gpus=4 use_distributed_optimizer=true "

@@ -532,6 +532,10 @@ lay_out (struct weft_step *s)
                                        .buffer = find_flat (s, i),
                                        .expert = weft_params_is_sharded_expert (s, i) };
     row->block = weft_params_rule (s, i) == WEFT_ADAMW_8BIT ? WEFT_8BIT_BLOCK : 0;
+    if (weft_params_rule (s, i) == WEFT_MUON) {
+      double small = (double) MIN (param->rows, param->columns);
+      row->work = small * small * (double) MAX (param->rows, param->columns);
+    }
     if (row->expert && s->shard_optimizer)
       row->ranks = weft_mesh_expert_slots (s->mesh);
   }
