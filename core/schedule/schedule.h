@@ -88,7 +88,9 @@ struct weft_schedule_row {
   enum weft_in_flight in_flight;
   enum weft_schedule_exchange exchange;
   gboolean host_waits;      /* with batch_p2p_sync the host waits after each batch of transfers */
-  gboolean searched;        /* `weft plan` tries this schedule if pipeline_schedule is not set */
+  /* `weft plan` tries this schedule if pipeline_schedule is not set; if it splits the backward
+   * pass, in the whole space only */
+  gboolean searched;
   /* schedules with fewer microbatches in flight and the same placement of chunks, as bits 1 << enum
    * weft_schedule: `weft memory --fix` tries them instead of this schedule */
   uint32_t leaner;
