@@ -4,6 +4,7 @@
 #include "cli/figures/lines.h"
 #include "cli/outputs.h"
 #include "core/base/error.h"
+#include <stdio.h>
 
 struct draw_ask {
   const char *y, *against, *mean;
@@ -43,6 +44,7 @@ run (const weft_cli_input *input, const struct draw_ask *ask)
   g_autoptr (weft_figure) figure = csv ? weft_cli_figure_lines (csv, &lines, &error) : NULL;
   if (!figure || !weft_cli_figure_write (&ask->figure, figure, &error))
     return weft_cli_fail (error);
+  printf ("%s: %u columns of %u rows\n", ask->figure.path, csv->n_column, csv->n_row);
   return 0;
 }
 

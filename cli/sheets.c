@@ -395,7 +395,7 @@ show_help (const struct weft_cli_sheets *kind)
           kind->command, kind->sheet->folder);
   for (const struct weft_cli_sheet_form *form = kind->forms; form && form->claims; form++)
     if (form->word)
-      printf (" or to %s", form->word);
+      printf ("\nor to %s", form->word);
   printf (".\n\nexamples:\n  weft %s\n  weft %s %s\n  weft %s --json\n", kind->command,
           kind->command, kind->example, kind->command);
   return 0;

@@ -207,19 +207,29 @@ is_dealt (const struct weft_layout *layout, const struct weft_layout_param *para
   return FALSE;
 }
 
+/* The largest block of all flat buffers. Buckets end at a multiple of it, so that the next flat
+ * buffer begins with a whole block. */
+static uint64_t
+largest_block (const struct weft_layout *layout, const struct weft_layout_param *param)
+{
+  uint64_t block = 1;
+
+  for (uint32_t q = 0; q < layout->n_param; q++)
+    block = MAX (block, param[q].block);
+  return block;
+}
+
 static void
 lay_reversed (struct weft_layout *layout, struct cursor *c, const struct weft_layout_rule *rule,
               const struct weft_layout_param *param, uint32_t buffer)
 {
-  uint64_t block = block_of (layout, param, buffer), end = c->bucket_start;
-  uint64_t align = MAX (rule->sharded ? 64 : 1, block);
+  uint64_t block = largest_block (layout, param), end = c->bucket_start;
+  uint64_t align = MAX (rule->sharded ? 64 : 1, block_of (layout, param, buffer));
 
   if (rule->sharded && is_dealt (layout, param, buffer)) {
     lay_dealt (layout, c, rule, param, buffer);
     return;
   }
-  /* the previous flat buffer need not end at a multiple of a block */
-  c->bucket_start = end = round_up (end, block);
   c->divisor = block;
   if (rule->sharded) {
     uint64_t ranks = ranks_of (rule, layout, param, buffer);

@@ -145,6 +145,7 @@ enter_examples (void)
 
   assert_int_equal (g_chdir (folder), 0);
   assert_int_equal (symlink (WEFT_SOURCE_DIR "/README.md", "README.md"), 0);
+  assert_int_equal (symlink (WEFT_SOURCE_DIR "/docs/fp8_loss.csv", "losses.csv"), 0);
   assert_true (g_file_set_contents ("train.sh",
                                     "torchrun pretrain_gpt.py --num-layers 2 --hidden-size 64 "
                                     "--num-attention-heads 8 --seq-length 128 --micro-batch-size 1 "
