@@ -167,9 +167,10 @@ a_ranking_is_sorted_and_its_words_open_jobs (void **state)
     fail_msg ("%s", error.message);
   weft_ranking_describe (r, &facts);
   weft_table *table = weft_ranking_table (r, NULL);
-  assert_int_equal (weft_table_rows (table), facts.space);
+  size_t rows = weft_table_rows (table); /* families that are ruled out whole have no rows */
+  assert_in_range (rows, facts.simulated, facts.space);
   assert_int_equal (facts.simulated, 3);
-  for (size_t i = 0; i < facts.space; i++)
+  for (size_t i = 0; i < rows; i++)
     if (i < 3)
       assert_true (real (table, "step_s", i) >= (i ? real (table, "step_s", i - 1) : 0));
     else
@@ -180,7 +181,7 @@ a_ranking_is_sorted_and_its_words_open_jobs (void **state)
   weft_job *best = weft_job_open (n, made, &error);
   if (!best)
     fail_msg ("%s", error.message);
-  assert_null (weft_ranking_word (r, facts.space, 0));
+  assert_null (weft_ranking_word (r, rows, 0));
   weft_job_close (best);
   weft_table_close (table);
   weft_ranking_close (r);

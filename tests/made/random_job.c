@@ -712,8 +712,10 @@ static const struct extra {
     { NULL },
     { "distributed_config", "use_megatron_fsdp", "zero_dp_strategy", "num_moe_experts",
       "cpu_offload", "fp8_param_gather", "precision=fp16" } },
-  { "muon_nesterov=true muon_split_qkv=false", 3, { "optimizer=muon" } },
-  { "muon_tp_mode=blockwise muon_fp32_matmul_prec=highest", 3,
+  { "muon_nesterov=true muon_split_qkv=false muon_momentum=0.9 muon_extra_scale_factor=0.2 "
+    "muon_scale_mode=unit_rms_norm", 3, { "optimizer=muon" } },
+  { "muon_tp_mode=blockwise muon_fp32_matmul_prec=highest muon_num_ns_steps=3 "
+    "muon_coefficient_type=simple", 3,
     { "optimizer=muon", "reduction_order=fast" } },
   { "optimizer=adamw_8bit min_8bit_size=512",
     6,

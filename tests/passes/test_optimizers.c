@@ -98,7 +98,8 @@ muon_keeps_one_momentum_and_8_bits_keep_one_byte (void **state)
   assert_int_equal (kept_bytes (eight, "state1"), large);
   assert_int_equal (kept_bytes (eight, "state2"), large);
   assert_int_equal (kept_bytes (eight, "absmax1"), 4 * large / 256);
-  assert_int_equal (kept_bytes (eight, "exp_avg"), 4 * small);
+  /* the tensors with fp32 moments end at a whole block, where those with codes begin */
+  assert_int_equal (kept_bytes (eight, "exp_avg"), 4 * ((small + 255) / 256 * 256));
 }
 
 static double

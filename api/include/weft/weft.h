@@ -225,7 +225,8 @@ typedef struct weft_ranking_facts {
 WEFT_API void weft_ranking_describe (const weft_ranking *ranking, weft_ranking_facts *facts);
 
 /* The strategies, best first: fate, step_s (simulated), clock_s, bound_s, bytes, then the setting
- * of each axis of the search. */
+ * of each axis of the search. Strategies that the search has ruled out together have no rows, so
+ * the table can have fewer rows than the space. */
 WEFT_API weft_table *weft_ranking_table (const weft_ranking *ranking, weft_error *error);
 
 /* Word `i` of the arguments that open the job with strategy `rank`, counted from 0; NULL after the
