@@ -1,5 +1,6 @@
 /* AdamW: weight decay is applied to the weight, not to its gradient (Loshchilov and Hutter, arXiv
  * 1711.05101), in the order of torch.optim.AdamW: decay, moments, step. */
+#include "kernels/adam_rates.h"
 #include "kernels/stochastic.h"
 #include "kernels/elementwise.h"
 #include "kernels/float.h"
@@ -15,37 +16,10 @@ weft_extent_adam (const struct weft_kernel *k, uint32_t operand)
   return operand == FACTOR ? 1 : k->shape.dim[0];
 }
 
-struct rates {
-  float factor, keep; /* factor: multiplies the gradient (clip, loss scale); keep: multiplies
-                       * the weight (1 - lr * weight decay) */
-  float beta1, beta2;
-  float new1, new2; /* 1 - beta1, 1 - beta2 */
-  float step;       /* lr / (1 - beta1^t) */
-  float unbias;     /* 1 / sqrt (1 - beta2^t) */
-  float epsilon;
-};
-
-static struct rates
-rates (const struct weft_kernel *k, float factor)
-{
-  const struct weft_control *c = k->control;
-  const struct weft_correction corrected = weft_control_correction (c);
-
-  return (struct rates){ .factor = factor,
-                         .keep = k->decay ? (float) (1 - c->lr * c->weight_decay) : 1,
-                         .beta1 = (float) c->beta1,
-                         .beta2 = (float) c->beta2,
-                         .new1 = (float) (1 - c->beta1),
-                         .new2 = (float) (1 - c->beta2),
-                         .step = (float) corrected.step,
-                         .unbias = (float) corrected.unbias,
-                         .epsilon = (float) c->epsilon };
-}
-
 WEFT_WIDE static void
 update (const void *with, float *const *at, uint64_t count)
 {
-  const struct rates r = *(const struct rates *) with;
+  const struct weft_adam_rates r = *(const struct weft_adam_rates *) with;
   const float *grad = at[GRAD];
   float *weight = at[MASTER] ? at[MASTER] : at[PARAM], *m = at[M], *v = at[V];
 
@@ -60,7 +34,7 @@ update (const void *with, float *const *at, uint64_t count)
 
 /* Updates weights that are stored as bf16 only, without fp32 masters, with stochastic rounding. */
 static void
-update_stochastic (const struct weft_kernel *k, const struct rates *r, uint32_t part,
+update_stochastic (const struct weft_kernel *k, const struct weft_adam_rates *r, uint32_t part,
                    uint32_t parts)
 {
   const struct weft_operand *o = k->operand;
@@ -108,7 +82,7 @@ void
 weft_cpu_adam (const struct weft_kernel *k, uint32_t part, uint32_t parts)
 {
   const float *factor = k->operand[FACTOR].data;
-  struct rates r = rates (k, factor ? *factor : 1);
+  struct weft_adam_rates r = weft_adam_rates (k, factor ? *factor : 1);
   gboolean master = k->operand[MASTER].data != NULL;
   gboolean copies = master && k->operand[PARAM].data && !k->operand[PARAM].accumulate;
   struct weft_elementwise flat = { master ? "r-wuuu" : "r-u-uu", k->shape.dim[0],

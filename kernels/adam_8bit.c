@@ -3,6 +3,7 @@
  * and updated in fp32, the weight takes its step from them, then each moment is divided by the
  * largest magnitude of its block and rounded to the nearest number of a table. The weight decays
  * before its step, as in adam.c; bitsandbytes decays it after. */
+#include "kernels/adam_rates.h"
 #include "kernels/eight_bits.h"
 #include "kernels/float.h"
 #include "kernels/part.h"
@@ -18,28 +19,6 @@ weft_extent_adam_8bit (const struct weft_kernel *k, uint32_t operand)
   return operand == FACTOR    ? 1
          : operand >= M_SCALE ? (n + WEFT_8BIT_BLOCK - 1) / WEFT_8BIT_BLOCK
                               : n;
-}
-
-/* The numbers of a step: as in adam.c. */
-struct rates {
-  float factor, keep, beta1, beta2, new1, new2, step, unbias, epsilon;
-};
-
-static struct rates
-rates (const struct weft_kernel *k, float factor)
-{
-  const struct weft_control *c = k->control;
-  const struct weft_correction corrected = weft_control_correction (c);
-
-  return (struct rates){ .factor = factor,
-                         .keep = k->decay ? (float) (1 - c->lr * c->weight_decay) : 1,
-                         .beta1 = (float) c->beta1,
-                         .beta2 = (float) c->beta2,
-                         .new1 = (float) (1 - c->beta1),
-                         .new2 = (float) (1 - c->beta2),
-                         .step = (float) corrected.step,
-                         .unbias = (float) corrected.unbias,
-                         .epsilon = (float) c->epsilon };
 }
 
 /* Decodes n <= WEFT_8BIT_BLOCK moments of a block. */
@@ -69,7 +48,7 @@ encode (const struct weft_operand *codes, const struct weft_operand *scales, uin
 }
 
 static void
-update_block (const struct weft_kernel *k, const struct rates *r, uint64_t block)
+update_block (const struct weft_kernel *k, const struct weft_adam_rates *r, uint64_t block)
 {
   const struct weft_operand *o = k->operand;
   const struct weft_operand *to = o[MASTER].data ? &o[MASTER] : &o[PARAM];
@@ -100,7 +79,7 @@ weft_cpu_adam_8bit (const struct weft_kernel *k, uint32_t part, uint32_t parts)
 {
   const struct weft_operand *o = k->operand;
   const float *factor = o[FACTOR].data;
-  const struct rates r = rates (k, factor ? *factor : 1);
+  const struct weft_adam_rates r = weft_adam_rates (k, factor ? *factor : 1);
   struct weft_range range = weft_part (k->shape.dim[0], WEFT_8BIT_BLOCK, part, parts);
 
   for (uint64_t at = range.begin; at < range.end && r.factor != 0; at += WEFT_8BIT_BLOCK)

@@ -25,10 +25,9 @@ find_legal (const struct searcher *s, const GArray *list, enum weft_space_level 
   for (guint i = 0; i < list->len; i++) {
     *legal = g_array_index (list, struct weft_choice, i);
     struct weft_job job = weft_space_job (s->job, legal);
-    if (!weft_job_check (&job, NULL))
-      continue;
-    job = weft_space_family_job (s->job, legal, level);
-    return weft_bound_flops (&job);
+    struct weft_job family = weft_space_family_job (s->job, legal, level);
+    if (weft_job_check (&job, NULL))
+      return weft_bound_flops (&family);
   }
   return -1;
 }

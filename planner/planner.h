@@ -89,7 +89,9 @@ typedef struct weft_search {
   /* strategies, best first: simulated ones by simulated time, then ranked ones by clock time, then
    * the others */
   struct weft_candidate *candidate;
-  uint32_t by_fate[WEFT_N_FATE]; /* numbers of strategies; their sum is `n` */
+  /* numbers of strategies; their sum is `n`. A family that is ruled out counts as a whole, with
+   * those of its strategies that break a rule */
+  uint32_t by_fate[WEFT_N_FATE];
   /* the fastest candidate that does not fit, but would be simulated if it fitted; NULL if there is
    * none, if near_miss is FALSE, or if it was not found soon after simulations of long steps */
   const struct weft_candidate *miss;

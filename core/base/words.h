@@ -199,11 +199,11 @@ extern const char *const weft_reduction_order_words[];
   X (WEFT_ADAMW_8BIT, "adamw_8bit", "AdamW whose moments have 8 bits, with a scale per 256")       \
   X (WEFT_MUON, "muon", "orthogonalised momentum for matrices of layers, AdamW for the rest")
 enum weft_optimizer { WEFT_OPTIMIZER_LIST (WEFT_WORD_ID) };
+extern const char *const weft_optimizer_words[];
 
 /* Elements that share a scale of 8-bit moments (bitsandbytes optim/optimizer.py, blocksize; the
  * paper, arXiv 2110.02861, has 2048). */
 #define WEFT_8BIT_BLOCK 256
-extern const char *const weft_optimizer_words[];
 
 /* Factors of the orthogonalised momentum of Muon, for a matrix of `out` rows and `in` columns
  * (NVIDIA Emerging-Optimizers, muon.py, get_muon_scale_factor). */

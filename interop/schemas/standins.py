@@ -16,11 +16,10 @@ import typing
 VERSION = "2.9.0"  # of every stand-in
 
 
-def ordered(value):
-    """Adds comparisons: a stand-in is as large as any version number."""
-    return {"__lt__": lambda a, b: False, "__gt__": lambda a, b: value,
-            "__le__": lambda a, b: False, "__ge__": lambda a, b: True,
-            "__iter__": lambda a: iter(()), "__contains__": lambda a, b: False}
+# Operators of stand-ins. Comparisons answer as for a version that is exactly the one in question.
+OPERATORS = {"__lt__": lambda a, b: False, "__gt__": lambda a, b: False,
+             "__le__": lambda a, b: True, "__ge__": lambda a, b: True,
+             "__iter__": lambda a: iter(()), "__contains__": lambda a, b: False}
 
 
 class Kind(abc.ABCMeta):
@@ -37,7 +36,7 @@ class Kind(abc.ABCMeta):
         return cls
 
     __ror__ = __or__
-    locals().update(ordered(False))
+    locals().update(OPERATORS)
 
 
 class StandIn(metaclass=Kind):
@@ -62,7 +61,7 @@ class StandIn(metaclass=Kind):
     def __exit__(self, *error):
         return False
 
-    locals().update(ordered(False))
+    locals().update(OPERATORS)
 
 
 class Module(types.ModuleType):

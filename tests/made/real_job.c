@@ -2,6 +2,7 @@
 #include "exec_cpu/exec_cpu.h"
 #include "exec_gpu/cuda/exec_cuda.h"
 #include "tests/made/random_job.h"
+#include "train/checkpoint.h"
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -87,6 +88,16 @@ real_job_open (const char *words, const struct weft_exec_options *how)
   if (!job)
     fail_msg ("%s: %s", words, error->message);
   return job;
+}
+
+void
+real_job_save (const real_job *job, const char *dir)
+{
+  struct weft_progress progress = { .step = job->control.step };
+  g_autoptr (GError) error = NULL;
+
+  if (!weft_checkpoint_save (job->state, &job->plan->job, &progress, dir, 0, &error))
+    fail_msg ("%s", error->message);
 }
 
 void

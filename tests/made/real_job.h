@@ -45,6 +45,9 @@ const struct weft_metrics *real_job_step (real_job *job);
  * real_job_step(). */
 const struct weft_metrics *real_job_evaluate (real_job *job);
 
+/* Saves a checkpoint of the job into the folder `dir`. An error fails the test. */
+void real_job_save (const real_job *job, const char *dir);
+
 /* Returns a hash of the fp32 bits of all tensors of a kind. */
 uint64_t real_hash (weft_state *state, enum weft_state_kind kind);
 

@@ -177,16 +177,6 @@ open_job (const char *strategy)
 }
 
 static void
-save (real_job *job, const char *dir)
-{
-  struct weft_progress progress = { .step = job->control.step };
-  g_autoptr (GError) error = NULL;
-
-  if (!weft_checkpoint_save (job->state, &job->plan->job, &progress, dir, 0, &error))
-    fail_msg ("%s", error->message);
-}
-
-static void
 load (real_job *job, const char *dir)
 {
   g_autofree char *passed_over = NULL;
@@ -214,7 +204,7 @@ checkpoints_resume_into_and_out_of_every_strategy (void **folder)
     g_autofree char *dir = g_build_filename (*folder, name, NULL);
     g_autofree char *before = g_strdup_printf ("%s/%d", (char *) *folder, (int) i - 1);
     if (i == 0)
-      save (whole, before);
+      real_job_save (whole, before);
     load (next, before);
     double loss = real_job_step (next)->loss;
     assert_true (loss == real_job_step (whole)->loss);
@@ -223,7 +213,7 @@ checkpoints_resume_into_and_out_of_every_strategy (void **folder)
       if (other)
         fail_msg ("%s: %s of %s", kept_apart[i], weft_state_kind_words[kind], other);
     }
-    save (next, dir);
+    real_job_save (next, dir);
   }
 }
 

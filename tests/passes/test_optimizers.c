@@ -5,16 +5,11 @@
 #include "tests/made/questions.h"
 #include "tests/made/real_job.h"
 #include "tests/made/real_run.h"
+#include "tests/made/small_models.h"
 #include "tests/runner/runner.h"
 #include <math.h>
 #include <string.h>
 
-#define SIZES                                                                                      \
-  "topology=cpu num_layers=4 hidden_size=32 num_attention_heads=4 kv_channels=8 "                  \
-  "ffn_hidden_size=48 vocab_size=96 seq_length=16 max_position_embeddings=16 "                     \
-  "global_batch_size=4 "
-#define LLAMA "model=llama-nano num_query_groups=2 " SIZES
-#define GPT2 "model=gpt2-nano num_query_groups=4 " SIZES
 #define MUON "optimizer=muon "
 #define EIGHT "optimizer=adamw_8bit min_8bit_size=300 "
 

@@ -17,16 +17,6 @@
 
 enum { SAVED = 2, STEPS = 4 };
 
-static void
-save (real_job *job, const char *dir)
-{
-  struct weft_progress progress = { .step = job->control.step };
-  g_autoptr (GError) error = NULL;
-
-  if (!weft_checkpoint_save (job->state, &job->plan->job, &progress, dir, 0, &error))
-    fail_msg ("%s", error->message);
-}
-
 /* A job whose weights are others than those of a checkpoint. */
 static real_job *
 fresh (const char *words)
@@ -60,7 +50,7 @@ check_resume (const char *first, const char *second, const char *dir)
   weft_state_init (whole->state, 5);
   while (whole->control.step < SAVED)
     real_job_step (whole);
-  save (whole, dir);
+  real_job_save (whole, dir);
   if (!load (resumed, dir, &notes, &error))
     fail_msg ("%s: %s", second, error->message);
   while (whole->control.step < STEPS)
@@ -94,7 +84,7 @@ assert_refused (const char *saved, const char *resumed, const char *dir, const c
   g_autoptr (GError) error = NULL;
   g_autofree char *notes = NULL;
 
-  save (a, dir);
+  real_job_save (a, dir);
   assert_false (load (b, dir, &notes, &error));
   if (!strstr (error->message, wanted))
     fail_msg ("found: %s\nwanted: %s", error->message, wanted);
