@@ -115,8 +115,8 @@ bound_schedule (struct sample *s, const struct weft_job *job)
 static void
 try_job (struct sample *s, const struct weft_job *job, enum weft_trial_depth depth)
 {
-  const struct weft_trials how = { .placements = weft_segment_cache_placements (s->cache),
-                                   .n_workers = 1 };
+  struct weft_trials how = { .placements = weft_segment_cache_placements (s->cache),
+                             .n_workers = 1 };
   struct weft_trial trial = { .job = *job, .depth = depth };
 
   weft_trials_run (&how, &trial, 1, NULL);
@@ -228,7 +228,7 @@ agrees (const struct weft_job *job, gboolean *is_long)
 {
   g_autoptr (weft_placements) placements = weft_placements_new ();
   g_autoptr (weft_plan) whole = weft_plan_new_draft (job, WEFT_PLAN_PLACED, placements, NULL);
-  const struct weft_trials how = { .placements = placements, .n_workers = 1 };
+  struct weft_trials how = { .placements = placements, .n_workers = 1 };
   struct weft_trial trial = { .job = *job, .depth = WEFT_TRIAL_CLOCK };
 
   weft_trials_run (&how, &trial, 1, NULL);
@@ -301,7 +301,7 @@ static guint
 count_faster (const struct weft_job *job, const GArray *space, GRand *rand, guint n, double best)
 {
   g_autoptr (weft_placements) placements = weft_placements_new ();
-  const struct weft_trials how = { .placements = placements };
+  struct weft_trials how = { .placements = placements };
   struct weft_trial trial[BATCH];
   guint n_faster = 0;
 
@@ -319,6 +319,7 @@ count_faster (const struct weft_job *job, const GArray *space, GRand *rand, guin
       weft_trial_clear (&trial[i]);
     }
   }
+  weft_trials_end (&how);
   return n_faster;
 }
 
@@ -352,8 +353,7 @@ compare_brute (guint n)
 static gboolean
 holds (weft_segment_cache *cache, const struct weft_job *job)
 {
-  const struct weft_trials how = { .placements = weft_segment_cache_placements (cache),
-                                   .n_workers = 1 };
+  struct weft_trials how = { .placements = weft_segment_cache_placements (cache), .n_workers = 1 };
   struct weft_trial trial = { .job = *job, .depth = WEFT_TRIAL_CLOCK };
   struct weft_bound bound = weft_bound_passes (cache, job);
   double schedule = weft_bound_schedule (cache, job), ends = weft_bound_ends (cache, job),

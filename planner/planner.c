@@ -56,17 +56,10 @@ count_trial (struct searcher *s, struct weft_trial *t)
     g_clear_error (&t->error);
 }
 
-/* Runs trials. A single trial runs in this process, unless the trial simulates: memory that SimGrid
- * has used stays in the process. */
 static gboolean
 run_trials (struct searcher *s, struct weft_trial *t, uint32_t n, GError **error)
 {
-  gboolean here = n == 1 && t->depth != WEFT_TRIAL_SIMULATED;
-  const struct weft_trials how = { .graph = s->options->graph,
-                                   .placements = weft_segment_cache_placements (s->segments),
-                                   .n_workers = here ? 1 : s->options->n_workers };
-
-  if (!weft_trials_run (&how, t, n, error))
+  if (!weft_trials_run (&s->trials, t, n, error))
     return FALSE;
   for (uint32_t i = 0; i < n; i++)
     count_trial (s, &t[i]);
@@ -358,6 +351,27 @@ advance (struct searcher *s, const struct aim *aim, struct weft_candidate *c)
         put (aim->open, lists[k]->pdata[i]);
 }
 
+/* Puts the simulation of a round back if it is the only one, and the round has bounds to compute:
+ * the simulation takes many times longer than these, and would leave all processes but one idle. It
+ * waits for the candidates that follow it, which are likely to be simulated too. Returns the number
+ * of candidates that remain. */
+static uint32_t
+postpone (const struct aim *aim, struct weft_candidate *batch[MOST_AT_A_TIME], uint32_t n)
+{
+  uint32_t n_simulated = 0, n_left = 0;
+
+  for (uint32_t i = 0; i < n; i++)
+    n_simulated += next_depth (batch[i], aim) == WEFT_TRIAL_SIMULATED;
+  if (n_simulated != 1 || n == 1)
+    return n;
+  for (uint32_t i = 0; i < n; i++)
+    if (next_depth (batch[i], aim) == WEFT_TRIAL_SIMULATED)
+      put (aim->open, batch[i]);
+    else
+      batch[n_left++] = batch[i];
+  return n_left;
+}
+
 /* Collects the candidates of a round, which begins with `first`. On the way, refines candidates by
  * bounds that need no programs. Returns the number of candidates in batch[]. */
 static uint32_t
@@ -389,7 +403,7 @@ gather (struct searcher *s, const struct aim *aim, struct weft_candidate *first,
   }
   for (guint i = 0; i < ready->len; i++)
     put (aim->open, g_ptr_array_index (ready, i));
-  return n;
+  return postpone (aim, batch, n);
 }
 
 /* Refines `first` and, if its programs are built, candidates that follow it in the order of
@@ -410,6 +424,7 @@ refine (struct searcher *s, const struct aim *aim, struct weft_candidate *first,
     for (uint32_t i = 0; i < n; i++) {
       trial[i].job = weft_space_job (s->job, &batch[i]->choice);
       trial[i].depth = next_depth (batch[i], aim);
+      trial[i].expected_ops = batch[i]->ops;
     }
     ok = run_trials (s, trial, n, error);
     for (uint32_t i = 0; i < n && ok; i++)
@@ -433,12 +448,12 @@ reopen (struct searcher *s, GSequence *aside)
   g_sequence_free (aside);
 }
 
-/* Whether the search has simulated many ops, and no candidate is much faster than the best, if `c`
- * has the lowest bound of those that were not simulated. */
+/* Whether the search has simulated many ops, or would with those of `c`, and no candidate is much
+ * faster than the best, if `c` has the lowest bound of those that were not simulated. */
 static gboolean
 is_near (const struct searcher *s, const struct weft_candidate *c)
 {
-  return s->n_ops >= most_ops (s) && least (c) >= s->best_simulated * (1 - NEAR);
+  return s->n_ops + c->ops >= most_ops (s) && least (c) >= s->best_simulated * (1 - NEAR);
 }
 
 /* The candidate that is refined next, although its bound is not the lowest: before the first
@@ -509,8 +524,7 @@ simulate_best (struct searcher *s, GError **error)
     if (!c->report && is_near (s, c)) {
       put (s->open, c);
       s->last_clock = s->best_clock;
-      if (is_wide (s))
-        accept_all (s);
+      accept_all (s);
       break;
     }
     if (!c->report) {
@@ -593,11 +607,16 @@ miss_of (const struct searcher *s, const weft_search *search)
 struct searcher
 weft_searcher_of (const struct weft_job *job, const struct weft_search_options *options)
 {
+  weft_segment_cache *segments = weft_segment_cache_new ();
+
   return (struct searcher){ .options = options,
                             .job = job,
                             .families = g_ptr_array_new_with_free_func (g_free),
                             .strategies = g_ptr_array_new_with_free_func (g_free),
-                            .segments = weft_segment_cache_new (),
+                            .segments = segments,
+                            .trials = { .graph = options->graph,
+                                        .placements = weft_segment_cache_placements (segments),
+                                        .n_workers = options->n_workers },
                             .best_clock = INFINITY,
                             .nearest_miss = INFINITY,
                             .last_clock = INFINITY,
@@ -607,6 +626,7 @@ weft_searcher_of (const struct weft_job *job, const struct weft_search_options *
 void
 weft_searcher_clear (struct searcher *s)
 {
+  weft_trials_end (&s->trials);
   weft_segment_cache_free (s->segments);
   g_ptr_array_unref (s->families);
   g_ptr_array_unref (s->strategies);

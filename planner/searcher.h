@@ -6,6 +6,7 @@
 #pragma once
 #include "planner/planner.h"
 #include "planner/segments.h"
+#include "planner/trials.h"
 
 struct searcher {
   const struct weft_search_options *options;
@@ -14,6 +15,7 @@ struct searcher {
   GPtrArray *strategies; /* struct weft_candidate *: members of expanded families, owned */
   GSequence *open; /* candidates that may still be among the best, in the order of comes_before() */
   weft_segment_cache *segments;
+  struct weft_trials trials; /* how trials run, and the processes in which they do */
   /* the candidate with the lowest clock time of a program without addresses, or NULL */
   struct weft_candidate *nearest;
   double best_clock;     /* lowest clock time among the candidates that fit in memory */

@@ -4,7 +4,6 @@
 #include "exec_sim/bridge.h"
 #include "exec_sim/exec_sim.h"
 #include "planner/shorten.h"
-#include "planner/workers.h"
 #include <string.h>
 
 /* ---------------------------------------------------------------------- one trial */
@@ -122,8 +121,8 @@ try_steps (struct run *x)
   t->seconds = weft_shortened_seconds (&x->shortened, x->seconds);
   t->bytes = weft_shortened_bytes (&x->shortened, x->bytes);
   t->least = weft_shortened_bytes (&x->shortened, x->least);
-  t->steady = x->shortened.n == 1 ||
-              (x->bytes[0] == x->bytes[1] && !weft_shortened_grows (&x->shortened));
+  t->steady =
+      x->shortened.n == 1 || (x->bytes[0] == x->bytes[1] && !weft_shortened_grows (&x->shortened));
   return TRUE;
 }
 
@@ -288,20 +287,38 @@ get_report (const struct result *r, const weft_plan *plan)
 
 /* ------------------------------------------------------------------------ batches */
 
-struct batch {
-  const struct weft_trials *how;
-  const struct weft_trial *trial;
-  size_t room; /* bytes for one report */
+/* A trial as a process gets it. */
+struct task {
+  struct weft_job job;
+  enum weft_trial_depth depth;
+  size_t room; /* bytes for its report */
 };
 
-static void
-run_trial (void *user, uint32_t task, void *result)
+/* Orders trials by the time that they take: longest first, so that no process runs a long trial
+ * alone at the end. */
+static int
+by_length (gconstpointer a, gconstpointer b, gpointer trials)
 {
-  const struct batch *b = user;
-  struct weft_trial trial = b->trial[task];
+  const uint32_t *i = a, *k = b;
+  const struct weft_trial *x = (const struct weft_trial *) trials + *i,
+                          *y = (const struct weft_trial *) trials + *k;
+
+  if (x->depth != y->depth)
+    return x->depth > y->depth ? -1 : 1;
+  if (x->expected_ops != y->expected_ops)
+    return x->expected_ops > y->expected_ops ? -1 : 1;
+  return (*i > *k) - (*i < *k);
+}
+
+/* Runs a trial. A process that has simulated ends, because its memory of SimGrid would stay. */
+static gboolean
+run_trial (void *user, const void *asked, void *result)
+{
+  const struct task *task = asked;
+  struct weft_trial trial = { .job = task->job, .depth = task->depth };
   struct result *r = result;
 
-  try (b->how, &trial);
+  try (user, &trial);
   r->refused = trial.refused;
   r->failed = trial.error != NULL;
   r->code = trial.error ? trial.error->code : 0;
@@ -312,10 +329,11 @@ run_trial (void *user, uint32_t task, void *result)
   r->steady = trial.steady;
   r->ops = trial.ops;
   memcpy (r->plans, trial.plans, sizeof r->plans);
-  r->room = b->room;
+  r->room = task->room;
   if (trial.report)
     put_report (r, trial.report);
   weft_trial_clear (&trial);
+  return task->depth != WEFT_TRIAL_SIMULATED;
 }
 
 static void
@@ -352,30 +370,94 @@ load_simulator (const struct weft_trial *trial, uint32_t n)
     }
 }
 
-gboolean
-weft_trials_run (const struct weft_trials *how, struct weft_trial *trial, uint32_t n,
-                 GError **error)
+/* Most trials of one run, and the least number of roles for which a pool has room. */
+enum { MOST_TRIALS = 64, ROLES = 64 };
+
+static size_t
+result_bytes_for (size_t room)
 {
-  struct batch batch = { .how = how, .trial = trial };
-  g_autofree gboolean *done = g_new0 (gboolean, n);
+  return (sizeof (struct result) + room + 63) / 64 * 64;
+}
+
+/* Makes a pool whose results have room for reports of `room` bytes, unless there is one. */
+static gboolean
+open_pool (struct weft_trials *how, size_t room, GError **error)
+{
+  const struct weft_worker_pool_work work = { .n_workers = how->n_workers,
+                                              .most = MOST_TRIALS,
+                                              .task_bytes = sizeof (struct task),
+                                              .result_bytes = result_bytes_for (room),
+                                              .run = run_trial,
+                                              .user = how };
+
+  if (how->pool && weft_worker_pool_result_bytes (how->pool) >= work.result_bytes)
+    return TRUE;
+  weft_trials_end (how);
+  how->pool = weft_worker_pool_new (&work, error);
+  return how->pool != NULL;
+}
+
+/* The bytes of the longest report of n trials. */
+static size_t
+room_for (const struct weft_trial *trial, uint32_t n)
+{
+  size_t room = room_of (ROLES);
 
   for (uint32_t i = 0; i < n; i++)
-    batch.room =
-        MAX (batch.room, room_of ((uint32_t) trial[i].job.strategy.pipeline_model_parallel_size));
-  const struct weft_workers workers = { .n_tasks = n,
-                                        .n_workers = how->n_workers,
-                                        .result_bytes =
-                                            (sizeof (struct result) + batch.room + 63) / 64 * 64,
-                                        .run = run_trial,
-                                        .user = &batch };
-  g_autofree char *results = g_malloc (n * workers.result_bytes);
+    room = MAX (room, room_of ((uint32_t) trial[i].job.strategy.pipeline_model_parallel_size));
+  return room;
+}
+
+static gboolean
+run_elsewhere (struct weft_trials *how, struct weft_trial *trial, uint32_t n, GError **error)
+{
+  size_t room = room_for (trial, n);
+  g_autofree struct task *task = g_new (struct task, n);
+  uint32_t order[MOST_TRIALS];
+  gboolean done[MOST_TRIALS];
+
+  for (uint32_t i = 0; i < n; i++)
+    order[i] = i;
+  g_qsort_with_data (order, (int) n, sizeof *order, by_length, trial);
+  for (uint32_t i = 0; i < n; i++)
+    task[i] = (struct task){ trial[order[i]].job, trial[order[i]].depth, room };
   load_simulator (trial, n);
-  if (!weft_workers_run (&workers, results, done, error))
+  if (!open_pool (how, room, error))
+    return FALSE;
+  size_t bytes = weft_worker_pool_result_bytes (how->pool);
+  g_autofree char *results = g_malloc (n * bytes);
+  if (!weft_worker_pool_run (how->pool, task, n, results, done, error))
     return FALSE;
   for (uint32_t i = 0; i < n; i++)
-    take_result ((const struct result *) (void *) (results + i * workers.result_bytes), done[i],
-                 &trial[i]);
+    take_result ((const struct result *) (void *) (results + i * bytes), done[i], &trial[order[i]]);
   return TRUE;
+}
+
+static void
+run_here (struct weft_trials *how, struct weft_trial *trial)
+{
+  const struct task task = { trial->job, trial->depth, room_for (trial, 1) };
+  g_autofree struct result *result = g_malloc0 (result_bytes_for (task.room));
+
+  run_trial (how, &task, result);
+  take_result (result, TRUE, trial);
+}
+
+gboolean
+weft_trials_run (struct weft_trials *how, struct weft_trial *trial, uint32_t n, GError **error)
+{
+  WEFT_INVARIANT (n <= MOST_TRIALS);
+  if (how->n_workers != 1 && (n > 1 || trial->depth == WEFT_TRIAL_SIMULATED))
+    return run_elsewhere (how, trial, n, error);
+  for (uint32_t i = 0; i < n; i++)
+    run_here (how, &trial[i]);
+  return TRUE;
+}
+
+void
+weft_trials_end (struct weft_trials *how)
+{
+  g_clear_pointer (&how->pool, weft_worker_pool_free);
 }
 
 void

@@ -1,10 +1,11 @@
 /* trials.h - the steps of a search that build programs. A trial is one such step for one candidate.
  *
- * Trials of a batch are independent. They run in several processes (workers.h), because SimGrid can
- * simulate in only one thread of a process. The results do not depend on the number of
+ * Trials of a batch are independent. They run in several processes (worker_pool.h), because SimGrid
+ * can simulate in only one thread of a process. The results do not depend on the number of
  * processes. */
 #pragma once
 #include "core/report/report.h"
+#include "planner/worker_pool.h"
 
 enum weft_trial_depth {
   WEFT_TRIAL_BOUND,    /* clock time of programs without buffer addresses: a lower bound */
@@ -16,6 +17,7 @@ enum weft_trial_depth {
 struct weft_trial {
   struct weft_job job;
   enum weft_trial_depth depth;
+  uint64_t expected_ops; /* number of ops as far as it is known: long trials begin first */
   /* the result */
   GError *error;    /* why the trial failed, or why the step cannot be captured as a CUDA graph */
   gboolean refused; /* TRUE: the step cannot be captured as a CUDA graph */
@@ -30,19 +32,25 @@ struct weft_trial {
   weft_plan *plan;
   weft_report *report;
   uint32_t plans[WEFT_PLAN_PROVED + 1]; /* number of plans that were built, by depth */
-  uint64_t ops; /* number of ops of the short steps, over all roles */
+  uint64_t ops;                         /* number of ops of the short steps, over all roles */
 };
 
 struct weft_trials {
   gboolean graph;              /* TRUE: steps are captured and launched as one CUDA graph */
   weft_placements *placements; /* placements of groups that the plans share */
-  uint32_t n_workers;          /* number of processes, as in struct weft_workers */
+  /* number of processes; 0: one for each processor; 1: trials run in this process, and so does a
+   * single trial that does not simulate. Memory that SimGrid has used stays in a process */
+  uint32_t n_workers;
+  weft_worker_pool *pool; /* NULL at first: the processes, which stay until weft_trials_end() */
 };
 
 /* Runs n trials, all on clusters equal to that of `placements`. Returns FALSE with an error if no
  * process could be started. */
-gboolean weft_trials_run (const struct weft_trials *how, struct weft_trial *trial, uint32_t n,
-                          GError **error);
+gboolean
+weft_trials_run (struct weft_trials *how, struct weft_trial *trial, uint32_t n, GError **error);
+
+/* Ends the processes. */
+void weft_trials_end (struct weft_trials *how);
 
 /* Frees the members of the result that are not NULL. */
 void weft_trial_clear (struct weft_trial *trial);

@@ -55,8 +55,8 @@ work (struct running *w)
 #define HUGE_BYTES ((size_t) 256 << 20)
 
 /* Most of the bytes are never touched, and so take no memory. */
-static void
-keep_memory (void)
+void
+weft_workers_keep_memory (void)
 {
   const uintptr_t page = (uintptr_t) 2 << 20;
 
@@ -81,7 +81,7 @@ start (struct running *w, uint32_t n)
       return;
     if (w->pid[w->n] == 0) {
       close (w->finished[0]);
-      keep_memory ();
+      weft_workers_keep_memory ();
       work (w);
       _exit (0);
     }

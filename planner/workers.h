@@ -25,3 +25,6 @@ struct weft_workers {
  * forks of it. */
 gboolean weft_workers_run (const struct weft_workers *tasks, void *results, gboolean *done,
                         GError **error);
+
+/* Makes the allocator of a process that runs tasks keep the memory that a task frees. */
+void weft_workers_keep_memory (void);

@@ -55,7 +55,7 @@ some_bounds_hold (const struct weft_job *job, GRand *rand, uint32_t n)
   g_autoptr (weft_segment_cache) cache = weft_segment_cache_new ();
   const struct weft_space_ranges whole = { .whole = TRUE };
   g_autoptr (GArray) space = weft_space_enumerate_within (job, &whole);
-  const struct weft_trials how = { .placements = weft_segment_cache_placements (cache),
+  struct weft_trials how = { .placements = weft_segment_cache_placements (cache),
                                    .n_workers = 1 };
 
   for (uint32_t done = 0; done < n;) {

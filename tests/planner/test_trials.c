@@ -3,6 +3,8 @@
 #include "planner/planner.h"
 #include "planner/trials.h"
 #include "tests/runner/runner.h"
+#include <signal.h>
+#include <unistd.h>
 
 /* Returns a job from words. Rules are not checked, because the search sets further knobs. */
 static struct weft_job
@@ -25,7 +27,7 @@ has_the_bytes_of_its_plan (const struct weft_job *job)
 {
   g_autoptr (weft_plan) whole = weft_plan_new_draft (job, WEFT_PLAN_PLACED, NULL, NULL);
   g_autoptr (weft_placements) placements = weft_placements_new ();
-  const struct weft_trials how = { .placements = placements, .n_workers = 1 };
+  struct weft_trials how = { .placements = placements, .n_workers = 1 };
   struct weft_trial trial = { .job = *job, .depth = WEFT_TRIAL_CLOCK };
   gboolean is_long;
 
@@ -110,7 +112,72 @@ the_number_of_processes_changes_no_answer (void **state)
   }
 }
 
+/* ------------------------------------------------------------------------ the pool */
+
+enum { N_TASKS = 12, LAST = 5, DEADLY = 8 };
+
+struct answer {
+  uint32_t square;
+  pid_t pid;
+};
+
+/* Task LAST is the last of its process, and task DEADLY kills its process. */
+static gboolean
+square (void *user, const void *task, void *result)
+{
+  uint32_t number = *(const uint32_t *) task;
+
+  (void) user;
+  if (number == DEADLY)
+    kill (getpid (), SIGKILL);
+  *(struct answer *) result = (struct answer){ number * number, getpid () };
+  return number != LAST;
+}
+
+static guint
+count_processes (const struct answer *answer, const gboolean *done, uint32_t n)
+{
+  g_autoptr (GHashTable) pids = g_hash_table_new (NULL, NULL);
+
+  for (uint32_t i = 0; i < n; i++)
+    if (done[i])
+      g_hash_table_add (pids, GINT_TO_POINTER (answer[i].pid));
+  return g_hash_table_size (pids);
+}
+
+/* A process that may not run further tasks, or that dies, is replaced; the others stay. */
+static void
+processes_of_a_pool_stay (void **state)
+{
+  const struct weft_worker_pool_work work = { .n_workers = 2,
+                                              .most = N_TASKS,
+                                              .task_bytes = sizeof (uint32_t),
+                                              .result_bytes = sizeof (struct answer),
+                                              .run = square };
+  g_autoptr (weft_worker_pool) pool = weft_worker_pool_new (&work, NULL);
+  uint32_t task[N_TASKS];
+  struct answer answer[N_TASKS];
+  gboolean done[N_TASKS];
+
+  (void) state;
+  for (uint32_t i = 0; i < N_TASKS; i++)
+    task[i] = i;
+  assert_true (weft_worker_pool_run (pool, task, LAST, answer, done, NULL));
+  pid_t first = answer[0].pid;
+  assert_in_range (count_processes (answer, done, LAST), 1, 2);
+  assert_true (weft_worker_pool_run (pool, task, 1, answer, done, NULL));
+  assert_int_equal (answer[0].pid, first);
+  assert_true (weft_worker_pool_run (pool, task, N_TASKS, answer, done, NULL));
+  for (uint32_t i = 0; i < N_TASKS; i++) {
+    assert_int_equal (done[i], i != DEADLY);
+    assert_int_equal (answer[i].square, i == DEADLY ? 0 : i * i);
+    assert_true (answer[i].pid != getpid ());
+  }
+  assert_in_range (count_processes (answer, done, N_TASKS), 2, 4);
+}
+
 static const struct CMUnitTest tests[] = {
+  cmocka_unit_test (processes_of_a_pool_stay),
   cmocka_unit_test (live_bytes_of_short_steps_are_those_of_the_whole_step),
   cmocka_unit_test (the_number_of_processes_changes_no_answer),
 };
