@@ -35,8 +35,10 @@ is_stopped (void *user)
 static void
 run_search (void *user)
 {
+  static const struct weft_space_ranges whole = { .whole = TRUE };
   weft_ranking *r = user;
   const struct weft_search_options options = { .finalists = r->options.finalists,
+                                               .ranges = r->options.whole_space ? &whole : NULL,
                                                .n_workers = 1,
                                                .progress = report_progress,
                                                .stop = is_stopped,

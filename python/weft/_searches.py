@@ -93,13 +93,13 @@ def _interruptible(function: Callable[[], Any], stop: threading.Event) -> Any:
 
 
 def plan(file: str | os.PathLike[str] | None = None, *, finalists: int = 0,
-         progress: Progress | None = None, **settings: Any) -> Ranking:
+         whole_space: bool = False, progress: Progress | None = None, **settings: Any) -> Ranking:
     """Searches the strategies around a job for the shortest step, as `weft plan` does.
 
     Settings that are given keep their values; the others are searched. `finalists` strategies are
-    simulated, 10 by default. `progress(phase, done, of, best_seconds)` is called from another
-    thread; returning False ends the search, as Ctrl-C does. The ranking then has the
-    results so far.
+    simulated, 10 by default. `whole_space` also searches what `weft plan --whole-space` does.
+    `progress(phase, done, of, best_seconds)` is called from another thread; returning False ends
+    the search, as Ctrl-C does. The ranking then has the results so far.
     """
     stop = threading.Event()
 
@@ -109,7 +109,8 @@ def plan(file: str | os.PathLike[str] | None = None, *, finalists: int = 0,
             text(phase), done, of, best if math.isfinite(best) else math.nan) is not False
         return wanted and not stop.is_set()
 
-    options = ffi.new("weft_ranking_options *", {"finalists": finalists, "progress": report})
+    options = ffi.new("weft_ranking_options *", {"finalists": finalists, "progress": report,
+                                                "whole_space": whole_space})
     n, array, kept = strings(words_of(file, settings))
     ranking = Ranking(_interruptible(lambda: call(lib.weft_ranking_open, n, array, options), stop))
     del kept

@@ -187,6 +187,34 @@ a_ranking_is_sorted_and_its_words_open_jobs (void **state)
   weft_ranking_close (r);
 }
 
+static weft_ranking_facts
+facts_of_search (bool whole_space)
+{
+  static const char *const words[] = { "--model=gpt2-nano",
+                                       "--topology=dgx-a100",
+                                       "--gpus=8",
+                                       "--global-batch-size=16",
+                                       "--tp=1",
+                                       "--cp=1" };
+  const weft_ranking_options options = { .finalists = 1, .whole_space = whole_space };
+  weft_error error;
+  weft_ranking *r = weft_ranking_open (G_N_ELEMENTS (words), words, &options, &error);
+  weft_ranking_facts facts;
+
+  if (!r)
+    fail_msg ("%s", error.message);
+  weft_ranking_describe (r, &facts);
+  weft_ranking_close (r);
+  return facts;
+}
+
+static void
+the_whole_space_has_more_strategies (void **state)
+{
+  (void) state;
+  assert_true (facts_of_search (true).space > 2 * facts_of_search (false).space);
+}
+
 static void
 a_sweep_keeps_the_reason_of_a_refusal (void **state)
 {
@@ -239,6 +267,7 @@ static const struct CMUnitTest tests[] = {
   cmocka_unit_test (kernels_have_no_axis_and_transfers_have_one),
   cmocka_unit_test (a_timeline_ends_with_the_step),
   cmocka_unit_test (a_ranking_is_sorted_and_its_words_open_jobs),
+  cmocka_unit_test (the_whole_space_has_more_strategies),
   cmocka_unit_test (a_sweep_keeps_the_reason_of_a_refusal),
   cmocka_unit_test (wrong_arguments_are_errors),
 };

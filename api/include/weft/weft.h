@@ -204,6 +204,9 @@ typedef struct weft_ranking_options {
    * search with the strategies found so far. May be NULL. */
   bool (*progress) (void *user, const char *phase, uint32_t done, uint32_t of, double best);
   void *user;
+  /* also search schedules that split the backward pass, selective recompute, offload, groups of
+   * sharding, bucket sizes and tp_comm_overlap: `weft plan --whole-space` */
+  bool whole_space;
 } weft_ranking_options;
 
 /* Searches the strategies around a job. The words are those of `weft plan`: settings that they give
