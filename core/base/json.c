@@ -63,23 +63,54 @@ weft_json_value (JsonBuilder *b, const char *member, const struct weft_field *fi
     weft_json_text (b, member, text);
 }
 
-/* Removes the ".0" that follows an exponent, but not inside strings. */
-static char *
-without_fractions_of_exponents (char *text)
+#define NUMBER "+-.0123456789eE"
+
+/* Writes a real number of `n` characters with as few digits as give its value back, and returns the
+ * number of characters, which is at most n. A number without an exponent keeps its point. */
+static size_t
+shorten_real (char *to, const char *number, size_t n)
 {
-  gboolean quoted = FALSE, exponent = FALSE;
+  g_autofree char *text = g_strndup (number, n);
+  char shortest[G_ASCII_DTOSTR_BUF_SIZE + 2];
+  double value = g_ascii_strtod (text, NULL);
+  static const char *const formats[] = { "%.15g", "%.16g", "%.17g" };
+
+  for (unsigned i = 0; i < G_N_ELEMENTS (formats); i++) {
+    g_ascii_formatd (shortest, G_ASCII_DTOSTR_BUF_SIZE, formats[i], value);
+    if (g_ascii_strtod (shortest, NULL) == value)
+      break;
+  }
+  if (!strpbrk (shortest, ".e"))
+    strcat (shortest, ".0");
+  size_t length = strlen (shortest);
+  if (length > n) { /* an exponent instead of zeros */
+    memmove (to, number, n);
+    return n;
+  }
+  memcpy (to, shortest, length);
+  return length;
+}
+
+/* Shortens the real numbers of a document, but not inside strings. */
+static char *
+shorten_reals (char *text)
+{
+  gboolean quoted = FALSE;
   char *to = text;
 
   for (const char *c = text; *c; c++) {
+    size_t n = quoted ? 0 : strspn (c, NUMBER);
+    if (n > 0 && (*c == '-' || g_ascii_isdigit (*c))) {
+      gboolean real = strcspn (c, ".eE") < n;
+      to += real ? shorten_real (to, c, n) : (memmove (to, c, n), n);
+      c += n - 1;
+      continue;
+    }
     if (quoted && *c == '\\')
       *to++ = *c++;
     else if (*c == '"')
       quoted = !quoted;
-    exponent = !quoted && (*c == 'e' || (exponent && strchr ("+-.0123456789", *c)));
-    if (exponent && *c == '.')
-      c++;
-    else
-      *to++ = *c;
+    *to++ = *c;
   }
   *to = '\0';
   return text;
@@ -88,5 +119,5 @@ without_fractions_of_exponents (char *text)
 char *
 weft_json_print (JsonNode *root, gboolean pretty)
 {
-  return without_fractions_of_exponents (json_to_string (root, pretty));
+  return shorten_reals (json_to_string (root, pretty));
 }

@@ -23,6 +23,6 @@ void weft_json_value (JsonBuilder *b, const char *member, const struct weft_fiel
                       union weft_value value);
 
 /* Prints a JSON document as text, on one line or indented. The caller frees the text. Unlike
- * json_to_string(), it is valid JSON for every finite number: json-glib 1.6 prints 1e-08 as
- * 1e-08.0. */
+ * json_to_string(), it is valid JSON for every finite number (json-glib 1.6 prints 1e-08 as
+ * 1e-08.0), and a real number has as few digits as give its value back. */
 char *weft_json_print (JsonNode *root, gboolean pretty);

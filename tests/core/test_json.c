@@ -7,9 +7,9 @@
 static void
 every_finite_number_is_printed_as_json_that_reads_the_same (void **state)
 {
-  const double numbers[] = {
-    1e-8, 1e18, -1e-10, 2.5e17, 1e17, 0.1, 0, -3, 1e300, DBL_MIN, DBL_MAX
-  };
+  const double numbers[] = { 1e-8, 1e18,    -1e-10,  2.5e17, 1e17,
+                             0.1,  0,       -3,      1e300,  12345678901234500.0,
+                             1e-6, 1 / 3.0, DBL_MIN, DBL_MAX };
   g_autoptr (JsonBuilder) b = json_builder_new ();
 
   (void) state;
@@ -23,6 +23,8 @@ every_finite_number_is_printed_as_json_that_reads_the_same (void **state)
   for (int pretty = 0; pretty < 2; pretty++) {
     g_autofree char *text = weft_json_print (root, pretty);
     assert_null (strstr (text, "e-08."));
+    assert_non_null (strstr (text, "1e-06"));
+    assert_null (strstr (text, "99999999"));
     g_autoptr (JsonNode) read = json_from_string (text, NULL);
     assert_non_null (read);
     JsonArray *array = json_object_get_array_member (json_node_get_object (read), "numbers");
