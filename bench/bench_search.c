@@ -406,7 +406,7 @@ static const char *const large[] = {
   "model=gpt3-175b topology=dgx-h100 nodes=128 global_batch_size=1536",
   "model=llama3.1-405b seq_length=8192 topology=dgx-h100 nodes=64 global_batch_size=512",
   "model=llama3.1-405b seq_length=8192 topology=dgx-h100 nodes=2048 global_batch_size=2048",
-  "model=deepseek-v3 topology=dgx-h100 nodes=1024 global_batch_size=15360",
+  "model=deepseek-v3 seq_length=4096 topology=dgx-h100 nodes=1024 global_batch_size=15360",
   "model=megatron-1t topology=dgx-h100 nodes=12500 fabric_max_nodes=16384 global_batch_size=12500",
 };
 

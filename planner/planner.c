@@ -295,7 +295,7 @@ may_be_a_miss (const struct searcher *s, const struct weft_candidate *c)
 /* Number of candidates whose programs are built at a time: the first candidate in the order of
  * refinement and the candidates that follow it, which are likely to be next. The number does not
  * depend on the machine, so that the numbers of candidates by fate do not either. */
-enum { MOST_AT_A_TIME = 4 };
+enum { MOST_AT_A_TIME = 8 };
 
 /* The candidates that are refined, and the limit of the refinement. */
 struct aim {
