@@ -37,6 +37,7 @@ struct weft_trials {
   gboolean graph;              /* TRUE: steps are captured and launched as one CUDA graph */
   weft_placements *placements; /* placements of groups that the plans share */
   uint32_t n_workers;          /* number of processes, as in struct weft_workers */
+  gboolean whole; /* TRUE: long steps are not extrapolated from short ones; for tests */
 };
 
 /* Runs n trials, all on clusters equal to that of `placements`. Returns FALSE with an error if no
