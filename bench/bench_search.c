@@ -7,8 +7,8 @@
  *                            and the planned bytes where both short steps need the same [5000]
  * bench_search brute [N]     searches five spaces, and simulates N random candidates of them, of
  *                            which none may be faster than the answer of its search [3000]
- * bench_search bounds [N]    compares the lower bounds of N random candidates with their clock
- *                            times and planned memory [5000]
+ * bench_search bounds [N]    compares the lower bounds of N random candidates with the clock times
+ *                            and planned memory of their whole steps [5000]
  * bench_search large [I]     searches five large spaces (only number I), and prints seconds and
  *                            memory
  *
@@ -348,12 +348,34 @@ compare_brute (guint n)
 
 /* ------------------------------------------------------------------------ bounds */
 
-/* The largest lower bound of a job's step time, and whether that and the bound of memory hold for
- * the clock time and the planned memory of the job. Prints a job for which they do not. */
+/* Returns the words of a random search: as those of draw(), on several clusters, and with wrappers
+ * and schedules that a search of the whole space tries rarely or never. */
+static char *
+draw_rare (GRand *rand)
+{
+  static const char *const clusters[] = { "dgx-h100", "dgx-a100", "l40s-pcie" };
+  static const char *const more[] = { "gpus=8",
+                                      "use_megatron_fsdp=true",
+                                      "distributed_config=fsdp2",
+                                      "distributed_config=fsdp2 pipeline_schedule=zb-v",
+                                      "distributed_config=fsdp2 pipeline_schedule=dualpipev",
+                                      "pipeline_schedule=dualpipe tensor_model_parallel_size=2",
+                                      "pipeline_schedule=dualpipev tensor_model_parallel_size=2" };
+  g_autofree char *words = draw (rand);
+
+  return g_strdup_printf ("%s topology=%s %s", words,
+                          clusters[g_rand_int_range (rand, 0, G_N_ELEMENTS (clusters))],
+                          more[g_rand_int_range (rand, 0, G_N_ELEMENTS (more))]);
+}
+
+/* Whether the lower bounds of a job hold for the clock time and the planned memory of its whole
+ * step. Prints a job for which they do not. */
 static gboolean
 holds (weft_segment_cache *cache, const struct weft_job *job)
 {
-  struct weft_trials how = { .placements = weft_segment_cache_placements (cache), .n_workers = 1 };
+  struct weft_trials how = { .placements = weft_segment_cache_placements (cache),
+                             .n_workers = 1,
+                             .whole = TRUE };
   struct weft_trial trial = { .job = *job, .depth = WEFT_TRIAL_CLOCK };
   struct weft_bound bound = weft_bound_passes (cache, job);
   double schedule = weft_bound_schedule (cache, job), ends = weft_bound_ends (cache, job),
@@ -381,7 +403,7 @@ compare_bounds (guint n)
   guint n_good = 0;
 
   for (guint done = 0; done < n;) {
-    g_autofree char *words = draw (rand);
+    g_autofree char *words = draw_rare (rand);
     struct weft_job job;
     if (!assemble (words, &job))
       return 1;

@@ -99,8 +99,9 @@ struct chunk {
   uint32_t n_offloaded; /* the activations of the first layers of the model may be on the host */
   uint32_t first, end;  /* the chunk has the segments [first, end) of the model's layers */
   uint32_t most;        /* number of layers of the chunk that are recomputed */
-  /* a pass may run at the same time as another, so that its kernels fill the waits of the other */
-  gboolean paired;
+  /* some backward passes are not split, so that their weight gradients fill waits for collectives;
+   * segments are measured on split passes */
+  gboolean filled;
 };
 
 /* For one microbatch of one chunk: the seconds of each pass, and bytes of activations. */
@@ -132,12 +133,13 @@ is_torn (const struct chunk *c, uint32_t segment, uint32_t neighbour)
          known_of (c, neighbour) != known_of (c, segment);
 }
 
-/* The seconds of a pass of one segment, without the kernels at torn boundaries. */
+/* The seconds of a pass of one segment, without the kernels at torn boundaries, and if `filled`
+ * without waits. */
 static double
-way_of (const struct weft_segment_cost *it, int pass, gboolean paired, gboolean before,
+way_of (const struct weft_segment_cost *it, int pass, gboolean filled, gboolean before,
         gboolean after)
 {
-  double all = paired ? it->kernels[pass] : it->way[pass];
+  double all = filled ? it->kernels[pass] : it->way[pass];
   gboolean first = pass == WEFT_SEGMENT_FORWARD ? before : after,
            last = pass == WEFT_SEGMENT_FORWARD ? after : before;
 
@@ -153,7 +155,7 @@ measure_chunk (const struct chunk *c)
     const struct weft_segment_cost *it = &known_of (c, s)->segment[s];
     gboolean before = is_torn (c, s, s - 1), after = is_torn (c, s, s + 1);
     for (int pass = 0; pass < WEFT_N_SEGMENT_PASS; pass++)
-      sum.way[pass] += way_of (it, pass, c->paired, before, after);
+      sum.way[pass] += way_of (it, pass, c->filled, before, after);
     if (s <= c->n_offloaded)
       continue;
     for (int life = 0; life < WEFT_N_LIFE; life++)
@@ -203,7 +205,7 @@ chunk_of (const struct asked *a, uint32_t rank, uint32_t index)
   c.most = block ? (uint32_t) a->job->strategy.recompute_num_layers : 0;
   c.first = stage == 0 ? 0 : c.first;
   c.end += stage + 1 == a->n_stages;
-  c.paired = a->flights && a->flights->pairs;
+  c.filled = a->flights && a->flights->wholes;
   return c;
 }
 
@@ -566,28 +568,7 @@ weft_bound_ends (weft_segment_cache *cache, const struct weft_job *job)
   return most * ROUNDING;
 }
 
-/* ------------------------------------------------------------------------- the lanes */
-
-/* Seconds for which the ops of one microbatch occupy the busiest lane of a role: of the microbatch
- * that occupies the lane for the shortest time. */
-static double
-lane_seconds (const weft_plan *plan, uint32_t role, uint32_t m)
-{
-  const weft_program *p = plan->role[role];
-  g_autofree double *sum = g_new0 (double, WEFT_N_LANE *m);
-  double most = 0;
-
-  for (uint32_t op = 0; op < p->n_op; op++)
-    if (p->op[op].micro < m && p->op[op].lane != WEFT_LANE_GPU)
-      sum[p->op[op].lane * m + p->op[op].micro] += plan->seconds[role][op];
-  for (uint32_t lane = 0; lane < WEFT_N_LANE; lane++) {
-    double least = INFINITY;
-    for (uint32_t i = 0; i < m; i++)
-      least = fmin (least, sum[lane * m + i]);
-    most = fmax (most, least);
-  }
-  return most;
-}
+/* ------------------------------------------------------------------------- the paths */
 
 /* Whether every microbatch transfers weights, gradients or activations outside its layers. */
 static gboolean
@@ -597,17 +578,59 @@ fills_lanes (const struct weft_job *job)
          (job->strategy.use_megatron_fsdp && weft_job_sharding (job) >= WEFT_SHARD_GRADS);
 }
 
+/* Resets the settings that change no pass, or only the first forward and the last backward pass.
+ * Without the alignment of gathers, collectives start as early as they can. */
+static void
+reset (union weft_strategy *s, gboolean sharded)
+{
+  static const enum weft_knob knobs[] = {
+    WEFT_KNOB_optimizer_cpu_offload,
+    WEFT_KNOB_optimizer_offload_fraction,
+    WEFT_KNOB_overlap_cpu_optimizer_d2h_h2d,
+    WEFT_KNOB_grad_sync_func,
+    WEFT_KNOB_align_param_gather,
+    WEFT_KNOB_param_sync_func,
+  };
+
+  for (unsigned i = 0; i < G_N_ELEMENTS (knobs); i++)
+    s->at[knobs[i]] = weft_strategy_defaults ()->at[knobs[i]];
+  for (unsigned i = 0; i < WEFT_N_KNOB; i++)
+    if (weft_knob_traits[i].of_replicas && !sharded)
+      s->at[i] = weft_strategy_defaults ()->at[i];
+}
+
+/* Makes the job of few microbatches whose passes are measured. FALSE: it has as many microbatches
+ * as `job`, or breaks a rule. */
+static gboolean
+few_of (const struct weft_job *job, struct weft_job *few)
+{
+  const struct weft_schedule_row *row = weft_job_schedule (job);
+  int64_t least = row->least_micros * job->strategy.pipeline_model_parallel_size;
+
+  *few = *job;
+  reset (&few->strategy, fills_lanes (job) || weft_job_is_torch (job));
+  *few = weft_shorten_most (few);
+  if (weft_job_microbatches (few) < least)
+    *few = weft_shorten_to (few, least);
+  return weft_job_microbatches (few) < weft_job_microbatches (job) && weft_job_check (few, NULL);
+}
+
 double
 weft_bound_lanes (weft_segment_cache *cache, const struct weft_job *job)
 {
-  struct weft_job few = weft_shorten_most (job);
-  uint32_t m = (uint32_t) weft_job_microbatches (&few);
-  double most = 0;
+  struct weft_job few;
+  const struct weft_grid_spec spec = weft_job_grid_spec (job);
 
-  if (!fills_lanes (job) || weft_job_microbatches (job) < m || !weft_job_check (&few, NULL))
+  if (!passes_are_alike (job) || !few_of (job, &few) || weft_spec_cells (&spec) > WEFT_MOST_CELLS)
     return 0;
-  g_autoptr (weft_plan) plan = weft_segment_cache_plan (cache, &few);
-  for (uint32_t role = 0; plan && role < plan->n_roles; role++)
-    most = fmax (most, lane_seconds (plan, role, m));
-  return most * (double) weft_job_microbatches (job) * ROUNDING;
+  const struct weft_paths *paths = weft_segment_cache_paths (cache, &few);
+  g_autoptr (weft_grid) grid = paths ? weft_job_grid (job, NULL) : NULL;
+  if (!grid)
+    return 0;
+  const struct weft_ends *ends = weft_segment_cache_ends (cache, job);
+  g_autofree double *kernels = g_new (double, grid->n_ranks);
+  double most = weft_paths_replay (paths, grid, ends ? ends->before[0] : 0, kernels);
+  for (uint32_t r = 0; r < grid->n_ranks && ends && most > 0; r++)
+    most = fmax (most, kernels[r] + ends->after[r]);
+  return most * ROUNDING;
 }

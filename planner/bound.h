@@ -74,7 +74,8 @@ double weft_bound_schedule (weft_segment_cache *cache, const struct weft_job *jo
  * first pass and after its last (ends.h). 0 if it was not computed. */
 double weft_bound_ends (weft_segment_cache *cache, const struct weft_job *job);
 
-/* Lower bound of the step time in seconds for Megatron-FSDP, which gathers weights and reduces
- * gradients in every microbatch, and for activation offload: the longest time for which the
- * microbatches occupy a lane, measured on the programs of few microbatches. 0 for other jobs. */
+/* Lower bound of the step time in seconds: a replay of the schedule with the paths through passes
+ * of the strategy's own program of few microbatches (paths.h), with the work before the first pass
+ * and after the last. It knows the gathers and reductions of Megatron-FSDP and the copies of
+ * activation offload in every microbatch. 0 if it was not computed. */
 double weft_bound_lanes (weft_segment_cache *cache, const struct weft_job *job);

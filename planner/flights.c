@@ -41,11 +41,11 @@ keep_most (const struct weft_flight *now, uint32_t n_chunks, struct weft_flight 
 }
 
 static gboolean
-has_pairs (const weft_grid *grid)
+has_wholes (const weft_grid *grid)
 {
   for (uint32_t rank = 0; rank < grid->n_ranks; rank++)
     for (uint32_t i = 0; i < grid->n_cell[rank]; i++)
-      if (grid->cell[rank][i].paired)
+      if (grid->cell[rank][i].phase == WEFT_PHASE_BACKWARD)
         return TRUE;
   return FALSE;
 }
@@ -73,7 +73,7 @@ weft_flights_new (const struct weft_grid_spec *spec)
   flights->at = g_new0 (struct weft_flight, grid->n_ranks * WEFT_N_MOMENT * grid->n_chunks);
   for (uint32_t rank = 0; rank < grid->n_ranks; rank++)
     count_rank (grid, rank, flights->at + rank * WEFT_N_MOMENT * grid->n_chunks);
-  flights->pairs = has_pairs (grid);
+  flights->wholes = weft_schedules[spec->schedule].splits_backward && has_wholes (grid);
   flights->grid = g_steal_pointer (&grid);
   return flights;
 }

@@ -18,7 +18,7 @@ struct weft_flight {
 
 struct weft_flights {
   weft_grid *grid; /* the grid with its cells */
-  gboolean pairs;  /* a forward and a backward cell run at the same time */
+  gboolean wholes; /* the schedule splits backward passes, but some cells are whole ones */
   /* at index (rank * WEFT_N_MOMENT + moment) * grid->n_chunks + chunk */
   struct weft_flight *at;
 };

@@ -5,7 +5,7 @@
  *
  *   bound     Computes a lower bound of the step time: from FLOPs, then from the sum over layers,
  *             then from a replay of the schedule, then with the work before and after the passes,
- *             then from the lanes of communication (bound.h), then by the executor `clock` on a
+ *             then with the paths through its passes (bound.h), then by the executor `clock` on a
  *             program without buffer addresses. A lower bound of bytes rules out most candidates
  *             that do not fit.
  *   clock     Computes time with closed formulas, on the exact program and memory plan. The clock
@@ -78,7 +78,7 @@ struct weft_candidate {
 struct weft_search_plans {
   /* number of plans by depth: priced for bounds, placed for clock times, proved for simulations */
   uint32_t by_depth[WEFT_PLAN_PROVED + 1];
-  uint32_t of_layers; /* plans of few microbatches, on which layers and lanes were measured */
+  uint32_t of_layers; /* plans of few microbatches, on which layers, ends and paths were measured */
 };
 
 typedef struct weft_search {

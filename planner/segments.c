@@ -16,10 +16,10 @@ struct key {
 struct weft_segment_cache {
   GHashTable *known;   /* struct key -> struct weft_segments */
   GHashTable *flights; /* struct weft_grid_spec -> struct weft_flights, or NULL */
-  GHashTable *ends;    /* union weft_strategy -> struct weft_ends */
-  GHashTable *replays; /* struct replay_key -> array of double, or NULL */
+  GHashTable *ends;    /* struct job_key -> struct weft_ends */
+  GHashTable *replays; /* struct job_key -> array of double, or NULL */
+  GHashTable *paths;   /* struct job_key -> struct weft_paths, or NULL */
   weft_placements *placements;
-  uint32_t n_plans; /* number of calls of weft_segment_cache_plan() */
 };
 
 static guint
@@ -39,41 +39,41 @@ equal (gconstpointer a, gconstpointer b)
   return memcmp (a, b, sizeof (struct key)) == 0;
 }
 
+/* The settings of a job; for replays those of a family (space.h): without the knobs of replicas. */
+struct job_key {
+  union weft_strategy strategy;
+  int64_t micro_batch, precision;
+};
+
 static guint
-hash_strategy (gconstpointer strategy)
+hash_job (gconstpointer key)
 {
-  const union weft_strategy *s = strategy;
-  guint sum = 0;
+  const struct job_key *job = key;
+  guint sum = (guint) job->micro_batch;
 
   for (unsigned i = 0; i < WEFT_N_KNOB; i++)
-    sum = sum * 31 + (guint) s->at[i].i;
+    sum = sum * 31 + (guint) job->strategy.at[i].i;
   return sum;
 }
 
 static gboolean
-equal_strategies (gconstpointer a, gconstpointer b)
+equal_jobs (gconstpointer a, gconstpointer b)
 {
-  return memcmp (a, b, sizeof (union weft_strategy)) == 0;
+  return memcmp (a, b, sizeof (struct job_key)) == 0;
 }
 
-/* The settings of a family (space.h). */
-struct replay_key {
-  union weft_strategy strategy; /* without the knobs of replicas */
-  int64_t micro_batch, precision;
-};
-
-static gboolean
-equal_replays (gconstpointer a, gconstpointer b)
+static struct job_key
+key_of (const struct weft_job *job)
 {
-  return memcmp (a, b, sizeof (struct replay_key)) == 0;
+  return (struct job_key){ .strategy = job->strategy,
+                           .micro_batch = job->train.micro_batch_size,
+                           .precision = job->train.precision };
 }
 
-static struct replay_key
+static struct job_key
 replay_key_of (const struct weft_job *job)
 {
-  struct replay_key key = { .strategy = job->strategy,
-                            .micro_batch = job->train.micro_batch_size,
-                            .precision = job->train.precision };
+  struct job_key key = key_of (job);
 
   for (unsigned i = 0; i < WEFT_N_KNOB; i++)
     if (weft_knob_traits[i].of_replicas)
@@ -115,9 +115,11 @@ weft_segment_cache_new (void)
   cache->known = g_hash_table_new_full (hash, equal, g_free, (GDestroyNotify) weft_segments_free);
   cache->flights =
       g_hash_table_new_full (hash_spec, equal_specs, g_free, (GDestroyNotify) weft_flights_free);
-  cache->ends = g_hash_table_new_full (hash_strategy, equal_strategies, g_free,
-                                       (GDestroyNotify) weft_ends_free);
-  cache->replays = g_hash_table_new_full (hash_strategy, equal_replays, g_free, g_free);
+  cache->ends =
+      g_hash_table_new_full (hash_job, equal_jobs, g_free, (GDestroyNotify) weft_ends_free);
+  cache->replays = g_hash_table_new_full (hash_job, equal_jobs, g_free, g_free);
+  cache->paths =
+      g_hash_table_new_full (hash_job, equal_jobs, g_free, (GDestroyNotify) weft_paths_free);
   return cache;
 }
 
@@ -128,6 +130,7 @@ weft_segment_cache_free (weft_segment_cache *cache)
   g_hash_table_unref (cache->flights);
   g_hash_table_unref (cache->ends);
   g_hash_table_unref (cache->replays);
+  g_hash_table_unref (cache->paths);
   weft_placements_free (cache->placements);
   g_free (cache);
 }
@@ -141,14 +144,8 @@ weft_segment_cache_placements (weft_segment_cache *cache)
 uint32_t
 weft_segment_cache_plans (const weft_segment_cache *cache)
 {
-  return g_hash_table_size (cache->known) + g_hash_table_size (cache->ends) + cache->n_plans;
-}
-
-weft_plan *
-weft_segment_cache_plan (weft_segment_cache *cache, const struct weft_job *job)
-{
-  cache->n_plans++;
-  return weft_plan_new_draft (job, WEFT_PLAN_PRICED, cache->placements, NULL);
+  return g_hash_table_size (cache->known) + g_hash_table_size (cache->ends) +
+         g_hash_table_size (cache->paths);
 }
 
 const struct weft_flights *
@@ -167,7 +164,7 @@ gboolean
 weft_segment_cache_replay (weft_segment_cache *cache, const struct weft_job *job,
                            const double **end)
 {
-  const struct replay_key key = replay_key_of (job);
+  const struct job_key key = replay_key_of (job);
   gpointer known = NULL;
   gboolean found = g_hash_table_lookup_extended (cache->replays, &key, NULL, &known);
 
@@ -178,7 +175,7 @@ weft_segment_cache_replay (weft_segment_cache *cache, const struct weft_job *job
 const double *
 weft_segment_cache_keep_replay (weft_segment_cache *cache, const struct weft_job *job, double *end)
 {
-  const struct replay_key key = replay_key_of (job);
+  const struct job_key key = replay_key_of (job);
 
   g_hash_table_insert (cache->replays, g_memdup2 (&key, sizeof key), end);
   return end;
@@ -191,12 +188,35 @@ weft_segment_cache_ends (weft_segment_cache *cache, const struct weft_job *job)
 
   if (!weft_ends_job (job, &one))
     return NULL;
-  struct weft_ends *ends = g_hash_table_lookup (cache->ends, &one.strategy);
+  const struct job_key key = key_of (&one);
+  struct weft_ends *ends = g_hash_table_lookup (cache->ends, &key);
   if (!ends) {
     ends = weft_ends_measure (&one, cache->placements);
-    g_hash_table_insert (cache->ends, g_memdup2 (&one.strategy, sizeof one.strategy), ends);
+    g_hash_table_insert (cache->ends, g_memdup2 (&key, sizeof key), ends);
   }
   return ends->n > 0 ? ends : NULL;
+}
+
+static struct weft_paths *
+measure_paths (const weft_segment_cache *cache, const struct weft_job *few)
+{
+  g_autoptr (weft_plan) plan = weft_plan_new_draft (few, WEFT_PLAN_PRICED, cache->placements, NULL);
+  g_autoptr (weft_grid) grid = weft_job_grid (few, NULL);
+
+  return plan && grid ? weft_paths_measure (plan, grid) : NULL;
+}
+
+const struct weft_paths *
+weft_segment_cache_paths (weft_segment_cache *cache, const struct weft_job *few)
+{
+  const struct job_key key = key_of (few);
+  gpointer known;
+
+  if (g_hash_table_lookup_extended (cache->paths, &key, NULL, &known))
+    return known;
+  struct weft_paths *paths = measure_paths (cache, few);
+  g_hash_table_insert (cache->paths, g_memdup2 (&key, sizeof key), paths);
+  return paths;
 }
 
 /* The segment of an op. Layer l is segment l + 1; an op without a layer belongs to the first
@@ -315,13 +335,12 @@ measure_way (const weft_program *p, const double *seconds, int pass, uint32_t fr
     if (!weft_lane_traits[p->op[op].lane].in_layer)
       continue;
     *at = begin_of (p, op, from, end, *at);
-    double begin = *at;
-    if (pass == WEFT_SEGMENT_BACKWARD && again && p->op[op].lane == WEFT_LANE_GPU &&
+    double begin = *at, took = duration (p, op, seconds[op], pass);
+    if (pass == WEFT_SEGMENT_BACKWARD && again && p->op[op].lane == WEFT_LANE_GPU && took > 0 &&
         p->op[op].phase != WEFT_PHASE_RECOMPUTE) {
       segment->early = begin;
       again = FALSE;
     }
-    double took = duration (p, op, seconds[op], pass);
     *at += took;
     end[op - from] = *at;
     segment->kernels[pass] += p->op[op].lane == WEFT_LANE_GPU ? took : 0;

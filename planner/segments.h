@@ -22,6 +22,7 @@
 #pragma once
 #include "planner/ends.h"
 #include "planner/flights.h"
+#include "planner/paths.h"
 
 enum weft_segment_pass {
   WEFT_SEGMENT_FORWARD,
@@ -87,10 +88,6 @@ G_DEFINE_AUTOPTR_CLEANUP_FUNC (weft_segment_cache, weft_segment_cache_free)
 /* The placements of groups that plans of the search space share. The cache owns them. */
 weft_placements *weft_segment_cache_placements (weft_segment_cache *cache);
 
-/* Makes a plan of a job of few microbatches, without buffer addresses; NULL: the plan has a bug.
- * The caller frees the plan. */
-weft_plan *weft_segment_cache_plan (weft_segment_cache *cache, const struct weft_job *job);
-
 /* Returns weft_flights_new (spec), which may be NULL. The cache owns the result. */
 const struct weft_flights *
 weft_segment_cache_flights (weft_segment_cache *cache, const struct weft_grid_spec *spec);
@@ -110,8 +107,12 @@ weft_segment_cache_keep_replay (weft_segment_cache *cache, const struct weft_job
 const struct weft_ends *
 weft_segment_cache_ends (weft_segment_cache *cache, const struct weft_job *job);
 
-/* The number of plans that were built to measure segments and ends, and by
- * weft_segment_cache_plan(). */
+/* The paths through the passes of a job of few microbatches, which satisfies the rules; NULL: they
+ * could not be measured. The cache owns the result. */
+const struct weft_paths *
+weft_segment_cache_paths (weft_segment_cache *cache, const struct weft_job *few);
+
+/* The number of plans that were built to measure segments, ends and paths. */
 uint32_t weft_segment_cache_plans (const weft_segment_cache *cache);
 
 /* The segments (times and bytes of each layer) of a job that satisfies the rules and recomputes all

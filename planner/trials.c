@@ -185,7 +185,10 @@ try (const struct weft_trials *how, struct weft_trial *trial)
 {
   struct run x = { .how = how, .trial = trial };
 
-  weft_shorten (&trial->job, &x.shortened);
+  if (how->whole)
+    x.shortened = (struct weft_shortened){ .n = 1, .job[0] = trial->job };
+  else
+    weft_shorten (&trial->job, &x.shortened);
   if (try_steps (&x) && trial->depth == WEFT_TRIAL_SIMULATED &&
       trial->bytes <= weft_plan_capacity (&trial->job) && simulate_steps (&x))
     report_step (&x);

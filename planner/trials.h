@@ -42,6 +42,7 @@ struct weft_trials {
    * single trial that does not simulate. Memory that SimGrid has used stays in a process */
   uint32_t n_workers;
   weft_worker_pool *pool; /* NULL at first: the processes, which stay until weft_trials_end() */
+  gboolean whole;         /* TRUE: long steps are not extrapolated from short ones; for tests */
 };
 
 /* Runs n trials, all on clusters equal to that of `placements`. Returns FALSE with an error if no

@@ -1,0 +1,31 @@
+/* paths.h - longest paths through the passes of each pipeline rank, measured on the program of few
+ * microbatches, and a replay of the schedule with these paths.
+ *
+ * A cell (one pass of one microbatch) begins at the moments at which its lanes are free and its
+ * input has arrived. For each of these moments, a path is the longest chain of ops of the cell, by
+ * lanes and dependencies, until each lane is free again and until the output can be sent. Ops that
+ * were launched in earlier cells count only through the lane on which they run, so a path is never
+ * longer than the real chain. The replay follows these paths cell by cell. It knows that
+ * Megatron-FSDP gathers weights before kernels and reduces gradients after them, on a lane that
+ * runs in order, and that some schedules begin a transfer only after all earlier kernels.
+ *
+ * Forward passes of a chunk have equal ops, except the first of a step, which is measured apart.
+ * Backward passes have equal ops, except the last, which has more. Among equal cells, the shortest
+ * paths are taken. */
+#pragma once
+#include "core/plan/plan.h"
+#include "core/schedule/grid.h"
+
+struct weft_paths;
+
+/* Measures a plan of few microbatches. `grid`: the schedule of its job. Returns NULL if the ops of
+ * a cell are not contiguous. */
+struct weft_paths *weft_paths_measure (const weft_plan *plan, const weft_grid *grid);
+void weft_paths_free (struct weft_paths *paths);
+
+/* Replays a schedule of more microbatches, whose first pass begins after `before` seconds. Sets
+ * kernels[rank] to the time at which the last kernel of the last pass ends. Returns the time at
+ * which the last lane is free, in seconds from the begin of the step; 0: the schedule has a kind of
+ * cell that was not measured. */
+double weft_paths_replay (const struct weft_paths *paths, const weft_grid *grid, double before,
+                          double *kernels);
