@@ -362,6 +362,11 @@ weft_row_job_seconds (const weft_row_job *row)
 double
 weft_row_job_bytes (const weft_row_job *row)
 {
-  return number (row, WEFT_COLUMN_peak_mem_gib) *
-         (row->gigabyte == WEFT_GIGABYTE_DECIMAL ? 1e9 : 1 << 30);
+  static const double bytes[] = {
+    [WEFT_GIGABYTE_BINARY] = 1 << 30,
+    [WEFT_GIGABYTE_DECIMAL] = 1e9,
+    [WEFT_GIGABYTE_MEBI] = 1000.0 * (1 << 20),
+  };
+
+  return number (row, WEFT_COLUMN_peak_mem_gib) * bytes[row->gigabyte];
 }

@@ -13,7 +13,8 @@
  *   measured.memory   the memory that the source reports: `device`, everything that the driver
  *                     counts; `reserved`, what PyTorch's allocator has obtained; or `allocator`,
  *                     the blocks of it that are in use
- *   measured.gigabyte the unit of that memory: `binary`, or `decimal` (10^9 bytes)
+ *   measured.gigabyte the unit of that memory: `binary`, `decimal` (10^9 bytes) or `mebi` (1000
+ *                     MiB)
  *   measured.flops    how the source counts the FLOPs of attention, if it prints a rate, or a
  *                     share of the specified bf16 rate, and no time: `causal` or `full`
  *   measured.graph    `step`: the source ran each step as one captured CUDA graph
@@ -55,7 +56,8 @@ enum weft_measured_memory { WEFT_MEASURED_MEMORY_LIST (WEFT_WORD_ID) WEFT_N_MEAS
 
 #define WEFT_GIGABYTE_LIST(X)                                                                      \
   X (WEFT_GIGABYTE_BINARY, "binary", "2^30 bytes")                                                 \
-  X (WEFT_GIGABYTE_DECIMAL, "decimal", "10^9 bytes")
+  X (WEFT_GIGABYTE_DECIMAL, "decimal", "10^9 bytes")                                               \
+  X (WEFT_GIGABYTE_MEBI, "mebi", "1000 MiB: the thousands of a number of MiB")
 enum weft_gigabyte { WEFT_GIGABYTE_LIST (WEFT_WORD_ID) WEFT_N_GIGABYTE };
 
 #define WEFT_MEASURED_FLOPS_LIST(X)                                                                \

@@ -1,10 +1,24 @@
 #include "core/job/pipeline.h"
 #include "core/base/error.h"
 
+/* The part of an activation that a weight gradient needs, of WEFT_ACTIVATION: inputs and gradients
+ * of the four products of a layer are 32 bytes for each element of a hidden state, of 34 bytes and
+ * 5 bytes for each stored score (arXiv 2401.10241, section 3.1). */
+static uint32_t
+for_weights (const struct weft_job *job)
+{
+  const union weft_model *m = &job->model;
+  gboolean stores = job->strategy.attention_backend == WEFT_ATTENTION_UNFUSED;
+  double scores = stores ? 5.0 * m->num_attention_heads * m->seq_length : 0;
+
+  return WEFT_ACTIVATION * 32.0 * m->hidden_size / (34.0 * m->hidden_size + scores);
+}
+
 struct weft_grid_spec
 weft_job_grid_spec (const struct weft_job *job)
 {
   const union weft_strategy *s = &job->strategy;
+  gboolean within = s->pipeline_schedule == WEFT_SCHEDULE_ZB_AUTO;
 
   return (struct weft_grid_spec){
     .schedule = s->pipeline_schedule,
@@ -13,6 +27,8 @@ weft_job_grid_spec (const struct weft_job *job)
     .n_micro = weft_job_microbatches (job),
     .group = MAX (s->microbatch_group_size_per_vp_stage, 0),
     .extra_warmup = s->overlap_moe_expert_parallel_comm,
+    .most_pending = MAX (s->zero_bubble_max_pending_backward, 0),
+    .for_weights = within ? MAX (for_weights (job), 1) : 0,
   };
 }
 

@@ -27,7 +27,13 @@ struct weft_grid_spec {
   /* number of additional warm-up forwards; with them, a later forward and the backward after it are
    * independent and can run as a pair */
   uint32_t extra_warmup;
+  /* zb-auto: the largest number of activations that a rank keeps (zero_bubble_max_pending_backward
+   * of the job; 0: 2 * n_ranks), and the part of one that the weight gradient needs after the input
+   * gradient, of WEFT_ACTIVATION (0: half) */
+  uint32_t most_pending, for_weights;
 };
+
+#define WEFT_ACTIVATION 1000
 
 /* Placement of the chunks of a rank:
  *

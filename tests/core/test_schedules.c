@@ -264,6 +264,46 @@ zb_h2_has_no_bubble_and_keeps_nearly_twice_as_much (void **state)
     }
 }
 
+static weft_grid *
+zb_auto (uint32_t p, uint32_t m, uint32_t limit)
+{
+  return schedule_made (&(struct weft_grid_spec){
+      .schedule = WEFT_SCHEDULE_ZB_AUTO, .n_ranks = p, .n_micro = m, .most_pending = limit });
+}
+
+static void
+zb_auto_keeps_no_more_than_its_limit (void **state)
+{
+  (void) state;
+  for (uint32_t p = 1; p <= 9; p++)
+    for (uint32_t m = 1; m <= 4 * p; m += 3)
+      for (uint32_t limit = 1; limit <= 2 * p + 1; limit++) {
+        g_autoptr (weft_grid) grid = zb_auto (p, m, limit);
+        for (uint32_t rank = 0; rank < p; rank++)
+          assert_true (weft_grid_in_flight (grid, rank) <= limit);
+      }
+}
+
+/* Qi et al. 2023, section 3.1: with the memory of p microbatches the search finds the bubble of
+ * ZB-H1 (ZB-1p), with that of 2p microbatches almost none (ZB-2p), also if weight gradients are
+ * shorter than the other passes, where ZB-H2 idles. */
+static void
+zb_auto_is_zb_1p_and_zb_2p (void **state)
+{
+  (void) state;
+  const struct weft_cell_times t = { 3, 3, 2, 0 };
+
+  for (uint32_t p = 2; p <= 16; p *= 2) {
+    uint32_t m = 3 * p;
+    g_autoptr (weft_grid) lean = zb_auto (p, m, p), fast = zb_auto (p, m, 0),
+                          h1 = schedule_plain (WEFT_SCHEDULE_ZB_H1, p, m),
+                          h2 = schedule_plain (WEFT_SCHEDULE_ZB_H2, p, m);
+    assert_true (schedule_longest_span (lean, t) == schedule_longest_span (h1, t));
+    assert_true (schedule_longest_span (h2, t) == m * work (t) + 2 * (p - 1));
+    assert_true (schedule_longest_span (fast, t) <= m * work (t) + 2);
+  }
+}
+
 static void
 zero_bubble_rows_of_four_ranks (void **state)
 {
@@ -747,6 +787,8 @@ static const struct CMUnitTest tests[] = {
   cmocka_unit_test (one_forward_more_in_advance_is_one_chunk_more_in_flight),
   cmocka_unit_test (zb_h1_idles_less_than_1f1b_and_keeps_as_much),
   cmocka_unit_test (zb_h2_has_no_bubble_and_keeps_nearly_twice_as_much),
+  cmocka_unit_test (zb_auto_keeps_no_more_than_its_limit),
+  cmocka_unit_test (zb_auto_is_zb_1p_and_zb_2p),
   cmocka_unit_test (zero_bubble_rows_of_four_ranks),
   cmocka_unit_test (dualpipe_runs_the_eight_steps_from_both_ends),
   cmocka_unit_test (dualpipev_runs_the_eight_steps_down_and_up),

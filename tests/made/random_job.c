@@ -231,6 +231,8 @@ random_split (GString *words, GRand *rand)
       split[n++] = i;
   uint32_t which = split[up_to (rand, n - 1)];
   add_word (words, "pipeline_schedule", weft_schedule_words[which]);
+  if (which == WEFT_SCHEDULE_ZB_AUTO && one_in (rand, 2))
+    add (words, "zero_bubble_max_pending_backward", 1 + up_to (rand, 6));
   return MAX (1, weft_schedules[which].chunks);
 }
 

@@ -204,6 +204,25 @@ with_a_pipeline_units_are_gathered_once_a_step (void **state)
   }
 }
 
+/* Without defer_fsdp_grad_sync every backward pass of a pipeline reduces gradients and frees the
+ * gathered weights, so forward or backward gathers them again (MoEFSDPSyncMixin of Automodel,
+ * _reduce_grad_per_microbatch). */
+static void
+with_a_pipeline_reductions_of_each_microbatch_free_its_weights (void **state)
+{
+  (void) state;
+  for (uint32_t r = 0; r < 2; r++) {
+    g_autoptr (weft_program) p = built (
+        TINY "gpus=8 pipeline_model_parallel_size=2 global_batch_size=16 "
+             "defer_fsdp_grad_sync=false",
+        r);
+    uint32_t units = 1 + LAYERS / 2, micros = count (p, "reduce") / units;
+    assert_int_equal (micros, 4);
+    assert_true (count (p, "gather") >= micros * units - 1);
+    assert_true (count (p, "gather") <= 2 * micros * units);
+  }
+}
+
 /* Returns the copy-out (which unpacks gathered pieces into weights) of the unit `back` units before
  * `layer`. The root unit comes before layer 0. */
 static uint32_t
@@ -589,6 +608,7 @@ static const struct CMUnitTest tests[] = {
   cmocka_unit_test (two_packs_and_one_layer_are_the_window),
   cmocka_unit_test (units_are_gathered_for_forward_and_again_for_backward),
   cmocka_unit_test (with_a_pipeline_units_are_gathered_once_a_step),
+  cmocka_unit_test (with_a_pipeline_reductions_of_each_microbatch_free_its_weights),
   cmocka_unit_test (a_forward_gather_waits_for_the_copy_out_two_units_before),
   cmocka_unit_test (a_backward_gather_begins_when_the_layer_after_it_is_copied_out),
   cmocka_unit_test (fsdp2_forward_prefetch_depth_moves_gathers_forward),

@@ -4,8 +4,9 @@
  * are gathered together: those of a layer, or those outside layers (root). Before a unit runs, its
  * shards are converted and packed (copy-in), all-gathered, and unpacked into whole tensors
  * (copy-out). After its forward or backward pass the unit is resharded, except the root and the
- * last layer after forward. With several pipeline stages all units stay gathered until the last
- * backward (Automodel components/distributed/parallelizer_utils.py).
+ * last layer after forward. With several pipeline stages all units stay gathered until the next
+ * backward that reduces gradients: with defer_fsdp_grad_sync until the last (Automodel
+ * components/distributed/parallelizer_utils.py and components/moe/fsdp_mixin.py).
  *
  *   copy-in, gather  Both run on lane dp. As in PyTorch, all-gather i + 2 waits for copy-out i, so
  *                    at most two packed buffers exist.

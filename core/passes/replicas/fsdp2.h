@@ -61,7 +61,8 @@ struct weft_fsdp2 {
   /* n_slot: number of slots in the ring; turn modulo n_slot: the next slot */
   uint32_t n_slot, turn;
   uint32_t n_unit;
-  /* TRUE with several pipeline stages: units stay gathered until the last backward */
+  /* TRUE with several pipeline stages: units stay gathered until the next backward that reduces
+   * gradients */
   gboolean pipelined;
   gboolean explicit; /* TRUE: enable_fsdp2_prefetch without pipeline parallelism */
   /* TRUE: the pipeline schedule splits backward passes, and computes weight gradients in separate

@@ -408,7 +408,7 @@ weft_fsdp2_post_backward (struct weft_step *s, uint32_t k)
     return;
   f->unit[k].passed = FALSE;
   state->n_ready = 0;
-  if (!f->pipelined || s->last_micro || f->splits)
+  if (!f->pipelined || !f->keeps || s->last_micro || f->splits)
     weft_fsdp2_reshard (s, k);
   s->at.phase = WEFT_PHASE_REDUCE;
   s->at.layer = f->unit[k].layer;
