@@ -79,7 +79,7 @@ is_wide (const struct searcher *s)
 static void
 take_bound (struct searcher *s, struct weft_candidate *c, const struct weft_trial *t)
 {
-  c->bound = fmax (c->bound, t->seconds);
+  c->bound = fmax (c->bound, fmax (t->seconds, t->contended));
   c->ops = t->ops;
   c->known = WEFT_PROGRAM;
   if (!is_wide (s))
@@ -96,7 +96,7 @@ take_clock (struct searcher *s, struct weft_candidate *c, struct weft_trial *t)
 {
   double capacity = weft_plan_capacity (&t->job);
 
-  c->clock = fmax (t->seconds, c->bound);
+  c->clock = fmax (fmax (t->seconds, t->contended), c->bound);
   c->fate = t->bytes <= capacity ? WEFT_FATE_RANKED : WEFT_FATE_MEMORY;
   c->bytes = t->least > capacity ? t->least : t->bytes;
   c->plan = g_steal_pointer (&t->plan);

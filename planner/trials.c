@@ -3,6 +3,7 @@
 #include "core/base/invariant.h"
 #include "exec_sim/bridge.h"
 #include "exec_sim/exec_sim.h"
+#include "planner/contention.h"
 #include "planner/shorten.h"
 #include <string.h>
 
@@ -13,7 +14,7 @@ struct run {
   const struct weft_trials *how;
   struct weft_trial *trial;
   struct weft_shortened shortened;
-  double seconds[2], bytes[2], least[2]; /* figures of the two short steps */
+  double seconds[2], contended[2], bytes[2], least[2]; /* figures of the two short steps */
   weft_report *of[2];                    /* reports of the simulated short steps */
 };
 
@@ -49,6 +50,7 @@ clock_step (struct run *x, uint32_t i, const weft_plan *plan)
   if (!t)
     return FALSE;
   x->seconds[i] = t->seconds;
+  x->contended[i] = weft_contention_bound (plan, x->contended[0] > 0 ? 0 : t->seconds);
   if (x->trial->depth == WEFT_TRIAL_BOUND)
     return TRUE;
   x->bytes[i] = (double) weft_plan_worst_bytes (plan);
@@ -105,6 +107,17 @@ try_step (struct run *x, uint32_t i, gboolean simulates)
   return x->of[i] != NULL;
 }
 
+/* The bound of contention of the whole step. It is convex in the number of microbatches, as the
+ * least cost of a linear program whose limits grow linearly: the line through two short steps lies
+ * below it. Without both bounds there is none. */
+static double
+further_contended (const struct run *x)
+{
+  if (x->shortened.n == 2 && x->contended[1] <= 0)
+    return 0;
+  return x->contended[0] > 0 ? weft_shortened_seconds (&x->shortened, x->contended) : 0;
+}
+
 /* Computes the clock time and the memory of the step and, if one plan serves for both, the reports
  * of the simulated short steps. */
 static gboolean
@@ -119,6 +132,7 @@ try_steps (struct run *x)
     simulates = simulates && may_fit (x, i);
   }
   t->seconds = weft_shortened_seconds (&x->shortened, x->seconds);
+  t->contended = further_contended (x);
   t->bytes = weft_shortened_bytes (&x->shortened, x->bytes);
   t->least = weft_shortened_bytes (&x->shortened, x->least);
   t->steady =
@@ -206,7 +220,7 @@ struct result {
   gboolean refused, failed, steady;
   int code; /* code of the error */
   char message[2048];
-  double seconds, bytes, least;
+  double seconds, contended, bytes, least;
   uint64_t ops;
   uint32_t plans[WEFT_PLAN_PROVED + 1];
   size_t n_packed, room; /* bytes of `packed`: in use and at most; 0: there is no report */
@@ -327,6 +341,7 @@ run_trial (void *user, const void *asked, void *result)
   r->code = trial.error ? trial.error->code : 0;
   g_strlcpy (r->message, trial.error ? trial.error->message : "", sizeof r->message);
   r->seconds = trial.seconds;
+  r->contended = trial.contended;
   r->bytes = trial.bytes;
   r->least = trial.least;
   r->steady = trial.steady;
@@ -349,6 +364,7 @@ take_result (const struct result *r, gboolean done, struct weft_trial *trial)
     g_set_error_literal (&trial->error, WEFT_ERROR, r->code, r->message);
   trial->refused = r->refused;
   trial->seconds = r->seconds;
+  trial->contended = r->contended;
   trial->bytes = r->bytes;
   trial->least = r->least;
   trial->steady = r->steady;

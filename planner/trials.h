@@ -22,6 +22,9 @@ struct weft_trial {
   GError *error;    /* why the trial failed, or why the step cannot be captured as a CUDA graph */
   gboolean refused; /* TRUE: the step cannot be captured as a CUDA graph */
   double seconds;   /* clock time */
+  /* lower bound of the simulated time from the SMs that communication takes (contention.h), where
+   * it exceeds the clock time; otherwise 0 or less than the clock time */
+  double contended;
   /* bytes of the role that needs most: the planned bytes, and the bytes without padding; 0 for
    * WEFT_TRIAL_BOUND */
   double bytes, least;
