@@ -175,6 +175,15 @@ schedule_word (const union weft_strategy *s)
   return s->pipeline_model_parallel_size > 1 ? weft_schedule_words[s->pipeline_schedule] : "-";
 }
 
+/* The order of replicas and stages in the numbers of the ranks, from the inside. */
+static const char *
+order_word (const union weft_strategy *s)
+{
+  if (s->pipeline_model_parallel_size == 1)
+    return "-";
+  return s->use_tp_pp_dp_mapping ? "pp-dp" : "dp-pp";
+}
+
 /* The contents of the page: the search around a job, and how certain its predictions are. */
 struct page {
   const struct weft_job *job;
@@ -232,6 +241,7 @@ step_text (const struct page *page, const struct weft_candidate *c)
   X ("pp", TRUE, number (s->pipeline_model_parallel_size))                                         \
   X ("vp", FALSE, number (weft_job_chunks (job)))                                                  \
   X ("dp", TRUE, number (weft_job_dp (job)))                                                       \
+  X ("order", FALSE, g_strdup (order_word (s)))                                                    \
   X ("mbs", FALSE, number (job->train.micro_batch_size))                                           \
   X ("schedule", FALSE, g_strdup (schedule_word (s)))                                              \
   X ("recompute", FALSE, recompute_text (job))                                                     \
@@ -749,7 +759,8 @@ weft_cli_plan (int argc, char **argv)
     { .name = "whole-space",
       .on = &wishes.whole,
       .doc = "also search schedules that split the backward pass, selective recompute, offload, "
-             "groups of sharding, bucket sizes and tp_comm_overlap" },
+             "groups of sharding, bucket sizes, tp_comm_overlap and the order of stages and "
+             "replicas on the cluster" },
     { .name = "improve",
       .on = &wishes.improve,
       .doc = "predict JOB as it is, and search also what JOB fixes; flags stay fixed" },

@@ -121,7 +121,8 @@ make_score (struct gpu_machine *m, uint32_t i)
 static gboolean
 leads (const struct gpu_machine *m, uint32_t row)
 {
-  return row % weft_mesh_stage_size (&m->base.plan->mesh) == 0;
+  const struct weft_mesh *mesh = &m->base.plan->mesh;
+  return row == weft_mesh_stage_rank (mesh, weft_mesh_stage (mesh, row), 0);
 }
 
 static void

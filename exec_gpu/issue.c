@@ -18,9 +18,9 @@
 
 struct issue {
   struct gpu_machine *m;
-  /* number of ranks, from each visited rank on, that have the same calls and that the visited rank
-   * represents; 1 if all ranks share one GPU */
-  uint32_t stride;
+  /* number of ranks that have the same calls, of which the first represents the others: the ranks
+   * of a stage; 1 if all ranks share one GPU */
+  uint32_t n_alike;
   /* [rank][lane]: number of launches of the lane that have been issued */
   uint32_t (*cursor)[WEFT_N_LANE];
   /* in stress mode, the generator of the random order of lanes; else NULL */
@@ -32,6 +32,20 @@ struct issue {
   /* array of struct gpu_rank_unit: the members of the current collective */
   GArray *members;
 };
+
+/* Number of the set of ranks with the same calls to which a rank belongs. */
+static uint32_t
+set_of (const struct issue *x, uint32_t rank)
+{
+  return x->m->shared ? rank : weft_mesh_stage (&x->m->base.plan->mesh, rank);
+}
+
+/* Rank `i` of a set; rank 0 represents the others. */
+static uint32_t
+rank_of (const struct issue *x, uint32_t set, uint32_t i)
+{
+  return x->m->shared ? set : weft_mesh_stage_rank (&x->m->base.plan->mesh, set, i);
+}
 
 static struct gpu_unit *
 head_of (const struct issue *x, uint32_t row, uint32_t lane)
@@ -90,7 +104,7 @@ gather_members (struct issue *x, uint32_t row, uint32_t lane)
 
   g_array_set_size (x->members, 0);
   for (uint32_t i = 0; i < weft_group_size (&group); i++) {
-    uint32_t rank = weft_group_rank (&group, i), other = rank - rank % x->stride;
+    uint32_t other = rank_of (x, set_of (x, weft_group_rank (&group, i)), 0);
     struct gpu_rank_unit at = { &x->m->rank[other], head_of (x, other, lane) };
     if (is_there (x, other))
       continue;
@@ -114,8 +128,8 @@ emit_alike (struct issue *x, struct gpu_rank_unit at, gboolean talks, GError **e
     x->counts_read[at.r->row] = at.u->counts_unit;
     x->waits = FALSE;
   }
-  for (uint32_t i = 0; i < x->stride; i++) {
-    struct gpu_rank *r = &x->m->rank[at.r->row + i];
+  for (uint32_t i = 0; i < x->n_alike; i++) {
+    struct gpu_rank *r = &x->m->rank[rank_of (x, set_of (x, at.r->row), i)];
     struct gpu_rank_unit here = { r, r->here ? &r->unit[index] : NULL };
     if (r->here && !(talks ? gpu_emit_launch : gpu_emit_local) (here, error))
       return FALSE;
@@ -210,8 +224,9 @@ report_stuck (const struct issue *x, GError **error)
   g_autoptr (GString) text = g_string_new ("all ranks wait for each other:");
   gboolean stuck = FALSE;
 
-  for (uint32_t row = 0; row < x->m->n; row += x->stride)
+  for (uint32_t set = 0; set < x->m->n / x->n_alike; set++)
     for (uint32_t lane = 0; lane < WEFT_N_LANE; lane++) {
+      uint32_t row = rank_of (x, set, 0);
       const struct gpu_rank *r = &x->m->rank[row];
       const struct gpu_unit *u = head_of (x, row, lane);
       if (!u)
@@ -232,9 +247,9 @@ lanes_in_order (const struct issue *x, uint32_t *n)
   uint32_t *at = g_new (uint32_t, x->m->n * WEFT_N_LANE);
 
   *n = 0;
-  for (uint32_t row = 0; row < x->m->n; row += x->stride)
+  for (uint32_t set = 0; set < x->m->n / x->n_alike; set++)
     for (uint32_t lane = WEFT_N_LANE; lane-- > 0;)
-      at[(*n)++] = row * WEFT_N_LANE + lane;
+      at[(*n)++] = rank_of (x, set, 0) * WEFT_N_LANE + lane;
   return at;
 }
 
@@ -271,7 +286,7 @@ gboolean
 gpu_issue_all (struct gpu_machine *m, GError **error)
 {
   struct issue x = { .m = m,
-                     .stride = m->shared ? 1 : weft_mesh_stage_size (&m->base.plan->mesh),
+                     .n_alike = m->shared ? 1 : weft_mesh_stage_size (&m->base.plan->mesh),
                      .cursor = g_malloc0_n (m->n, sizeof *x.cursor),
                      .counts_read = g_new0 (uint32_t, m->n) };
   gboolean ok = TRUE;

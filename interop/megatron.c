@@ -463,6 +463,20 @@ needs_one_queue (const struct weft_job *job)
          !k->use_megatron_fsdp && !weft_job_is_torch (job);
 }
 
+/* Megatron-Core asserts equal numbers of replicas for dense weights and experts if the stages lie
+ * inside, and counts experts on tensor parallel ranks even in a model without any. The size of its
+ * own test gpt3_mr_mcore_te_tp2_pp2_cp2_etp4_dp_last satisfies it. */
+static void
+append_idle_experts (GString *out, const struct weft_job *job)
+{
+  const union weft_strategy *k = &job->strategy;
+
+  if (k->use_tp_pp_dp_mapping && k->pipeline_model_parallel_size > 1 &&
+      k->context_parallel_size > 1 && job->model.num_moe_experts == 0)
+    g_string_append_printf (out, "    --expert-tensor-parallel-size %" G_GINT64_FORMAT "\n",
+                            k->tensor_model_parallel_size * k->context_parallel_size);
+}
+
 static void
 append_key (GString *out, const struct weft_target *target, const struct weft_given *given)
 {
@@ -498,6 +512,7 @@ megatron_write (const struct weft_target *target, const weft_keys_read *keys,
   g_string_append (out, "ARGUMENTS=(\n");
   for (unsigned i = 0; i < keys->given->len; i++)
     append_key (out, target, &g_array_index (keys->given, struct weft_given, i));
+  append_idle_experts (out, job);
   g_string_append_printf (out,
                           ")\n\ntorchrun --nproc-per-node %u --nnodes %u \\\n"
                           "    --node-rank \"${NODE_RANK:-0}\" \\\n"

@@ -143,6 +143,32 @@ expert_ranks (const struct weft_job *job, int64_t out[MOST_VALUES])
   return has_replicas_alone (job) ? only (1, out) : n;
 }
 
+/* Whether a rule allows the order tp-cp-ep-pp-dp for the sizes of the mesh: experts must have as
+ * many replicas as dense weights. */
+static gboolean
+may_nest_stages (const struct weft_job *job)
+{
+  const union weft_strategy *s = &job->strategy;
+
+  return job->model.num_moe_experts == 0 ||
+         weft_job_expert_tp (job) * s->expert_model_parallel_size ==
+             s->tensor_model_parallel_size * s->context_parallel_size;
+}
+
+/* Both orders of stages and replicas, if any group lies differently in the fabric. In both, runs of
+ * tp * cp ranks stay together, so none does if the runs fill the largest parts of the cluster. */
+static uint32_t
+rank_orders (const struct weft_job *job, int64_t out[MOST_VALUES])
+{
+  const union weft_strategy *s = &job->strategy;
+  int64_t run = s->tensor_model_parallel_size * s->context_parallel_size;
+  int64_t part = weft_fabric_part (&job->cluster);
+  gboolean differ =
+      s->pipeline_model_parallel_size > 1 && ranks_left (job) > 1 && (part == 0 || run % part != 0);
+
+  return differ && may_nest_stages (job) ? both (out) : only (FALSE, out);
+}
+
 /* ----------------------------------------------------------------------- the layers */
 
 static gboolean

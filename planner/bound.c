@@ -2,6 +2,7 @@
 #include "core/job/finetune.h"
 #include "core/job/pipeline.h"
 #include "core/job/stages.h"
+#include "core/passes/step.h"
 #include "planner/shorten.h"
 #include <math.h>
 
@@ -459,7 +460,7 @@ transfer_seconds (const struct asked *a)
 {
   const struct weft_job *job = a->job;
   const union weft_strategy *k = &job->strategy;
-  uint32_t ranks = job->cluster.n_gpus / a->n_ranks;
+  const struct weft_mesh mesh = weft_step_mesh (job);
   struct weft_shape shape = {
     .dtype = k->pipeline_dtype == WEFT_NONE ? weft_job_dtype (job) : (uint8_t) k->pipeline_dtype,
     .dim = { job->train.micro_batch_size * job->model.seq_length /
@@ -467,10 +468,11 @@ transfer_seconds (const struct asked *a)
   };
   double least = a->n_ranks > 1 ? INFINITY : 0;
 
-  for (uint32_t r = 0; r < a->n_ranks && a->n_ranks > 1; r++)
-    least = fmin (
-        least, weft_plan_transfer (a->other->plan, r * ranks, (r + 1) % a->n_ranks * ranks, &shape)
-                   .seconds);
+  for (uint32_t r = 0; r < a->n_ranks && a->n_ranks > 1; r++) {
+    uint32_t from = weft_mesh_stage_rank (&mesh, r, 0),
+             to = weft_mesh_stage_rank (&mesh, (r + 1) % a->n_ranks, 0);
+    least = fmin (least, weft_plan_transfer (a->other->plan, from, to, &shape).seconds);
+  }
   return least;
 }
 

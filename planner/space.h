@@ -27,7 +27,7 @@ struct weft_space_ranges {
   struct weft_space_range of[WEFT_N_AXIS];
   /* TRUE: open axes also take the values that only the whole space has: schedules that split the
    * backward pass, selective recompute, offload, groups of sharding, bucket sizes, overlap of
-   * matrix products with tensor parallel collectives */
+   * matrix products with tensor parallel collectives, stages inside replicas */
   gboolean whole;
 };
 

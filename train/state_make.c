@@ -8,7 +8,7 @@ find_stage (const weft_exec *x, uint32_t role, enum weft_group_kind replicas, ui
             struct stage *stage)
 {
   const struct weft_mesh *mesh = &x->plan->mesh;
-  struct weft_group g = weft_mesh_group (mesh, role * weft_mesh_stage_size (mesh) + part, replicas);
+  struct weft_group g = weft_mesh_group (mesh, weft_mesh_stage_rank (mesh, role, part), replicas);
 
   stage->p = x->plan->role[role];
   stage->part = part;

@@ -3,6 +3,7 @@
 #include "core/base/invariant.h"
 #include "core/base/sheet.h"
 #include "core/base/units.h"
+#include "core/cluster/groups.h"
 #include <math.h>
 
 const struct weft_fabric_ops *
@@ -33,6 +34,14 @@ uint32_t
 weft_fabric_domain (const struct weft_cluster *cluster)
 {
   return weft_fabric_ops (cluster)->domain (cluster);
+}
+
+uint32_t
+weft_fabric_part (const struct weft_cluster *cluster)
+{
+  const struct weft_fabric_ops *ops = weft_fabric_ops (cluster);
+
+  return ops->part && !weft_cluster_is_mixed (cluster) ? ops->part (cluster) : 0;
 }
 
 struct weft_fabric

@@ -111,6 +111,10 @@ struct weft_fabric_ops {
    * (weft_fabric_domain()). */
   uint32_t (*domain) (const struct weft_cluster *cluster);
 
+  /* Number of consecutive GPUs, from GPU 0, in the largest parts into which the fabric divides a
+   * cluster (weft_fabric_part()). NULL: every GPU has a place of its own. */
+  uint32_t (*part) (const struct weft_cluster *cluster);
+
   /* Fills the route from GPU `from` to GPU `to`.  The caller passes an empty route with latency
    * 0. */
   void (*route) (const struct weft_fabric *f, uint32_t from, uint32_t to, uint32_t way,
@@ -132,6 +136,12 @@ gboolean weft_fabric_may_set (const union weft_cluster_fields *fields, unsigned 
 
 /* Number of consecutive GPUs, from GPU 0, that the fastest kind of link connects. */
 uint32_t weft_fabric_domain (const struct weft_cluster *cluster);
+
+/* Number of consecutive GPUs in the largest parts (PCIe switches, nodes, scalable units, pods) into
+ * which the fabric divides a cluster, so that routes inside a part differ from routes between
+ * parts; 1: the cluster is a single part. 0: every GPU has a place of its own, as on a grid, or the
+ * nodes differ. */
+uint32_t weft_fabric_part (const struct weft_cluster *cluster);
 
 /* The fabric of a cluster.  The result points to `cluster`, which must outlive it. */
 struct weft_fabric weft_fabric_make (const struct weft_cluster *cluster);

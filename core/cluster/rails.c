@@ -32,6 +32,29 @@ domain (const struct weft_cluster *cluster)
   return cluster->f.node_gpus;
 }
 
+/* Units are parts if the spine switches above them take time or bandwidth, pods if the core switch
+ * does. Between GPUs, only PCIe crosses the switches inside a node. */
+static uint32_t
+part (const struct weft_cluster *cluster)
+{
+  const union weft_cluster_fields *c = &cluster->f;
+  gboolean core = c->fabric_spine_oversubscription > 1;
+  gboolean spine = core || c->fabric_leaf_oversubscription > 1 || c->fabric_spine_latency > 0;
+  int64_t unit = c->node_gpus * c->fabric_nodes_per_unit;
+  const struct {
+    int64_t gpus;
+    gboolean differs;
+  } parts[] = { { unit * c->fabric_units_per_pod, core },
+                { unit, spine },
+                { c->node_gpus, TRUE },
+                { c->node_gpus_per_switch, c->node_intra == WEFT_PCIE } };
+
+  for (unsigned i = 0; i < G_N_ELEMENTS (parts); i++)
+    if (parts[i].differs && parts[i].gpus < cluster->n_gpus)
+      return (uint32_t) parts[i].gpus;
+  return 1;
+}
+
 /* ------------------------------------------------------------------- links */
 
 double
@@ -236,6 +259,7 @@ const struct weft_fabric_ops weft_rails = {
   .node = node_of,
   .slot = slot_of,
   .domain = domain,
+  .part = part,
   .route = find_route,
   .inside = inside,
   .network = network,

@@ -29,6 +29,7 @@ weft_step_mesh (const struct weft_job *job)
     mesh.outer_slices = mesh.instances;
   mesh.ring = weft_job_is_ring (job);
   mesh.mirror = weft_job_copies (job) > 1;
+  mesh.stages_inside = k->use_tp_pp_dp_mapping && mesh.pp > 1;
   return mesh;
 }
 

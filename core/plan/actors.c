@@ -243,6 +243,28 @@ shape_bits (const struct weft_coll_shape *shape)
   return bits;
 }
 
+/* Adds a rank's part to the placement signatures of groups whose collectives carry only scalars.
+ * With the stages inside, one replica may lie in one part of the network and another in two. */
+static void
+sign_replicas (struct colouring *c, uint32_t rank)
+{
+  static const enum weft_group_kind kinds[] = { WEFT_GROUP_MP, WEFT_GROUP_EMP,
+                                                WEFT_GROUP_INSTANCE };
+  struct walk w = walk_from (c, rank);
+
+  for (unsigned k = 0; k < G_N_ELEMENTS (kinds); k++) {
+    struct weft_group g = weft_mesh_group (c->m, rank, kinds[k]);
+    uint32_t n = group_flows (&w, kinds[k]);
+    for (uint32_t i = 0; i < n; i++) {
+      const struct weft_flow *flow = &w.flows[i];
+      uint64_t how = shape_bits (outline_of (c, kinds[k], &g));
+      weft_fabric_route_way (c->f, flow->from, flow->to, flow->way, &w.route);
+      c->place[(size_t) kinds[k] * c->m->n_ranks + g.first] +=
+          mix2 (mix2 (latency_bits (&w.route), how), flow->way);
+    }
+  }
+}
+
 /* Computes the placement signature of every group once, because placements, which decide the
  * latency of collectives, do not change during refinement. A signature is a sum over the members,
  * so the order of the members does not matter. */
@@ -250,6 +272,8 @@ static void
 sign_places (struct colouring *c)
 {
   c->place = g_new0 (uint64_t, (size_t) WEFT_N_GROUP * c->m->n_ranks);
+  for (uint32_t rank = 0; rank < c->m->n_ranks && c->m->stages_inside; rank++)
+    sign_replicas (c, rank);
   for (uint32_t rank = 0; rank < c->m->n_ranks; rank++)
     for (struct walk w = walk_from (c, rank); next_route (&w);) {
       enum weft_group_kind kind = pattern_group (w.pattern);

@@ -343,8 +343,9 @@ kinds_of (const weft_plan *plan, uint32_t role)
 
   if (!weft_cluster_is_mixed (&plan->job.cluster))
     return 1;
-  for (uint32_t rank = role * size; rank < (role + 1) * size; rank++)
-    set |= 1u << weft_cluster_kind_of (&plan->job.cluster, rank);
+  for (uint32_t i = 0; i < size; i++)
+    set |= 1u << weft_cluster_kind_of (&plan->job.cluster,
+                                       weft_mesh_stage_rank (&plan->mesh, role, i));
   return set;
 }
 
@@ -381,7 +382,7 @@ price_program (weft_plan *plan, const weft_program *p, weft_placements *placemen
   struct weft_cost cost = weft_plan_cost_on (plan, plan->kind ? plan->kind[p->role] : 0);
   struct prices x = { .plan = plan,
                       .p = p,
-                      .rank = p->role * weft_mesh_stage_size (&plan->mesh),
+                      .rank = weft_mesh_stage_rank (&plan->mesh, p->role, 0),
                       .placements = placements,
                       .known =
                           g_hash_table_new_full (g_int64_hash, g_int64_equal, g_free, g_free) };

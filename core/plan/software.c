@@ -6,7 +6,8 @@ is_group (const weft_plan *plan, const struct weft_group *group, enum weft_group
 {
   struct weft_group g = weft_mesh_group (&plan->mesh, group->first, kind);
 
-  return g.n[0] == group->n[0] && g.n[1] == group->n[1] && g.stride[0] == group->stride[0];
+  return g.n[0] == group->n[0] && g.n[1] == group->n[1] && g.stride[0] == group->stride[0] &&
+         (g.n[1] == 1 || g.stride[1] == group->stride[1]);
 }
 
 /* Whether the members of a group hold the same weights and shard the state of their optimizer. */

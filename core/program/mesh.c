@@ -34,12 +34,13 @@ weft_mesh_make (uint32_t tp, uint32_t cp, uint32_t dp, uint32_t pp)
 uint32_t
 weft_mesh_beside (const struct weft_mesh *m, uint32_t rank, int by)
 {
-  uint32_t size = weft_mesh_stage_size (m), stage = rank / size;
+  uint32_t stage = weft_mesh_stage (m, rank);
   int ends = by > 0 ? stage + 1 == m->pp : stage == 0;
 
   if (ends && (!m->ring || m->pp == 1))
     return WEFT_NO_RANK;
-  return (uint32_t) ((rank + m->n_ranks + (int64_t) by * size) % m->n_ranks);
+  int64_t other = (stage + m->pp + (int64_t) by) % m->pp;
+  return (uint32_t) (rank + (other - stage) * weft_mesh_stage_stride (m));
 }
 
 /* Number of ranks of dp (dp x cp) in one instance (copy) of the sharded optimizer state. */
@@ -72,40 +73,70 @@ expert_sequence (const struct weft_mesh *m)
   return sequence > experts (m) ? sequence / experts (m) : 1;
 }
 
-/* Groups of ranks: kind, two nested sizes and the strides of both sizes, for a mesh m */
+/* A group of n ranks that are `stride` apart in rank numbers. */
+static struct weft_group
+apart (uint32_t n, uint32_t stride)
+{
+  return (struct weft_group){ 0, { n, 1 }, { stride, 0 } };
+}
+
+/* A group of n ranks of one stage, which are `stride` apart in the order of the stage's ranks. If
+ * the stages lie inside, a stage consists of runs of t c consecutive ranks; a group lies in one
+ * run, or has one rank of each run, or takes equal places of several runs. */
+static struct weft_group
+in_stage (const struct weft_mesh *m, uint32_t n, uint32_t stride)
+{
+  uint32_t run = weft_mesh_stage_stride (m), next = run * m->pp;
+
+  if (n == 1 || n * stride <= run)
+    return apart (n, stride);
+  if (stride % run == 0)
+    return apart (n, stride / run * next);
+  return (struct weft_group){ 0, { run / stride, n / (run / stride) }, { stride, next } };
+}
+
+/* A group of n consecutive ranks (in the order of a stage's ranks) of every stage. */
+static struct weft_group
+of_stages (const struct weft_mesh *m, uint32_t n)
+{
+  if (m->stages_inside && n >= m->tp * m->cp)
+    return apart (n * m->pp, 1);
+  return (struct weft_group){ 0, { n, m->pp }, { 1, weft_mesh_stage_stride (m) } };
+}
+
+/* The groups of a mesh m, by kind; `first` is 0. */
 #define EXTENT_LIST(X)                                                                             \
-  X (NONE, 1, 1, 0, 0)                                                                             \
-  X (TP, m->tp, 1, 1, 0)                                                                           \
-  X (CP, m->cp, 1, m->tp, 0)                                                                       \
-  X (CP_HEADS, m->cp_heads, 1, m->tp, 0)                                                           \
-  X (CP_RING, m->cp / m->cp_heads, 1, m->tp *m->cp_heads, 0)                                       \
-  X (EP, m->ep, 1, m->etp, 0)                                                                      \
-  X (ETP, m->etp, 1, 1, 0)                                                                         \
-  X (TP_EP, experts (m), 1, 1, 0)                                                                  \
-  X (ECP, expert_sequence (m), 1, experts (m), 0)                                                  \
-  X (EDP, weft_mesh_expert_replicas (m), 1, experts (m), 0)                                        \
-  X (EDP_INTRA, m->expert_instances > 1 ? expert_share (m) : 1, 1, experts (m), 0)                 \
-  X (DP, m->cp *m->dp, 1, m->tp, 0)                                                                \
-  X (PP, m->pp, 1, weft_mesh_stage_size (m), 0)                                                    \
-  X (EMBD, m->pp > 1 ? 2 : 1, 1, (m->pp - 1) * weft_mesh_stage_size (m), 0)                        \
-  X (INTRA, m->instances > 1 ? share (m) : 1, 1, m->tp, 0)                                         \
-  X (INTER, m->hybrid ? 1 : m->instances, 1, m->tp *share (m), 0)                                  \
-  X (OUTER, m->hybrid ? m->instances : 1, 1, m->tp *share (m), 0)                                  \
-  X (INSTANCE, m->instances > 1 ? m->tp *share (m) : 1, m->instances > 1 ? m->pp : 1, 1,           \
-     weft_mesh_stage_size (m))                                                                     \
-  X (EMP, experts (m), m->pp, 1, weft_mesh_stage_size (m))                                         \
-  X (MIRROR, m->mirror ? 2 : 1, 1, weft_mesh_stage_size (m), 0)                                    \
-  X (MP, m->tp, m->pp, 1, weft_mesh_stage_size (m))                                                \
-  X (STAGE, weft_mesh_stage_size (m), 1, 1, 0)                                                     \
-  X (WORLD, m->n_ranks, 1, 1, 0)
+  X (NONE, apart (1, 0))                                                                           \
+  X (TP, in_stage (m, m->tp, 1))                                                                   \
+  X (CP, in_stage (m, m->cp, m->tp))                                                               \
+  X (CP_HEADS, in_stage (m, m->cp_heads, m->tp))                                                   \
+  X (CP_RING, in_stage (m, m->cp / m->cp_heads, m->tp * m->cp_heads))                              \
+  X (EP, in_stage (m, m->ep, m->etp))                                                              \
+  X (ETP, in_stage (m, m->etp, 1))                                                                 \
+  X (TP_EP, in_stage (m, experts (m), 1))                                                          \
+  X (ECP, in_stage (m, expert_sequence (m), experts (m)))                                          \
+  X (EDP, in_stage (m, weft_mesh_expert_replicas (m), experts (m)))                                \
+  X (EDP_INTRA, in_stage (m, m->expert_instances > 1 ? expert_share (m) : 1, experts (m)))         \
+  X (DP, in_stage (m, m->cp * m->dp, m->tp))                                                       \
+  X (PP, apart (m->pp, weft_mesh_stage_stride (m)))                                                \
+  X (EMBD, apart (m->pp > 1 ? 2 : 1, (m->pp - 1) * weft_mesh_stage_stride (m)))                    \
+  X (INTRA, in_stage (m, m->instances > 1 ? share (m) : 1, m->tp))                                 \
+  X (INTER, in_stage (m, m->hybrid ? 1 : m->instances, m->tp * share (m)))                         \
+  X (OUTER, in_stage (m, m->hybrid ? m->instances : 1, m->tp * share (m)))                         \
+  X (INSTANCE, m->instances > 1 ? of_stages (m, m->tp * share (m)) : apart (1, 1))                 \
+  X (EMP, of_stages (m, experts (m)))                                                              \
+  X (MIRROR, apart (m->mirror ? 2 : 1, weft_mesh_stage_stride (m)))                                \
+  X (MP, of_stages (m, m->tp))                                                                     \
+  X (STAGE, in_stage (m, weft_mesh_stage_size (m), 1))                                             \
+  X (WORLD, apart (m->n_ranks, 1))
 
 /* Each row of EXTENT_LIST becomes a function, because planning computes groups of one kind millions
  * of times. */
-#define EXTENT_FUNCTION(id, inner, outer, inner_stride, outer_stride)                              \
+#define EXTENT_FUNCTION(id, group)                                                                 \
   static struct weft_group extent_##id (const struct weft_mesh *m)                                 \
   {                                                                                                \
     (void) m;                                                                                      \
-    return (struct weft_group){ 0, { inner, outer }, { inner_stride, outer_stride } };             \
+    return group;                                                                                  \
   }
 EXTENT_LIST (EXTENT_FUNCTION)
 
@@ -124,11 +155,11 @@ extent (const struct weft_mesh *m, enum weft_group_kind kind)
 static void
 find_mirror (const struct weft_mesh *m, uint32_t rank, struct weft_group *g)
 {
-  uint32_t size = weft_mesh_stage_size (m), stage = rank / size, other = m->pp - 1 - stage;
-  uint32_t lower = stage < other ? stage : other;
+  uint32_t stride = weft_mesh_stage_stride (m), stage = weft_mesh_stage (m, rank);
+  uint32_t other = m->pp - 1 - stage, lower = stage < other ? stage : other;
 
-  g->first = rank % size + lower * size;
-  g->stride[0] = (stage > other ? stage - other : other - stage) * size;
+  g->first = rank - (stage - lower) * stride;
+  g->stride[0] = (stage > other ? stage - other : other - stage) * stride;
 }
 
 struct weft_group
@@ -139,6 +170,10 @@ weft_mesh_group (const struct weft_mesh *m, uint32_t rank, enum weft_group_kind 
   g.first = rank;
   if (kind == WEFT_GROUP_MIRROR && m->mirror) {
     find_mirror (m, rank, &g);
+    return g;
+  }
+  if (kind == WEFT_GROUP_EMBD) {
+    g.first -= weft_mesh_stage (m, rank) == m->pp - 1 ? g.stride[0] : 0;
     return g;
   }
   for (int level = 0; level < 2; level++)

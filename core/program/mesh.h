@@ -5,7 +5,10 @@
  *   rank = tp + t * (cp + c * (dp + d * pp))
  * For experts, with et and e ranks on the axes etp and ep, the rank number is
  *   rank = etp + et * (ep + e * (edp + Ed * pp)),   Ed = t c d / (et e)
- * (Megatron-Core parallel_state.py, RankGenerator). A group is stored as at most two nested
+ * With mesh.stages_inside the order is tp-cp-ep-pp-dp: with p stages, and et e = t c if p > 1,
+ *   rank = tp + t * (cp + c * (pp + p * dp)) = etp + et * (ep + e * (pp + p * edp))
+ * (Megatron-Core parallel_state.py, RankGenerator). In both orders the ranks of a stage have an
+ * order of their own, tp-cp-dp (weft_mesh_stage_rank()). A group is stored as at most two nested
  * strides, not as an array of ranks. */
 #pragma once
 #include "core/base/zigzag.h"
@@ -72,6 +75,9 @@ struct weft_mesh {
   /* TRUE: the stage after the last rank's stage is on the first rank again, because every rank
    * holds several model chunks (virtual pipeline stages) */
   uint32_t ring;
+  /* TRUE: order tp-cp-ep-pp-dp, in which the ranks of one pipeline are close together and replicas
+   * far apart; FALSE: tp-cp-ep-dp-pp */
+  uint32_t stages_inside;
 };
 
 /* A group of n[0] * n[1] ranks. Member i is rank first + (i % n[0]) * stride[0] + (i / n[0]) *
@@ -165,11 +171,27 @@ weft_mesh_across (const struct weft_mesh *m)
   return m->hybrid ? WEFT_GROUP_OUTER : WEFT_GROUP_INTER;
 }
 
+/* Difference between the numbers of a rank and of its neighbour in the next pipeline stage. So many
+ * consecutive ranks belong to one stage. */
+static inline uint32_t
+weft_mesh_stage_stride (const struct weft_mesh *m)
+{
+  return m->stages_inside ? m->tp * m->cp : weft_mesh_stage_size (m);
+}
+
 /* The pipeline stage (role) to which a rank belongs. */
 static inline uint32_t
 weft_mesh_stage (const struct weft_mesh *m, uint32_t rank)
 {
-  return rank / weft_mesh_stage_size (m);
+  return rank / weft_mesh_stage_stride (m) % m->pp;
+}
+
+/* The rank number of rank `i` of a stage, for i below weft_mesh_stage_size(). */
+static inline uint32_t
+weft_mesh_stage_rank (const struct weft_mesh *m, uint32_t stage, uint32_t i)
+{
+  uint32_t run = weft_mesh_stage_stride (m);
+  return i % run + run * (stage + m->pp * (i / run));
 }
 
 /* The rank with the same tensor, context and data parallel coordinates in the next pipeline stage

@@ -67,7 +67,7 @@ algorithm_text (const struct weft_traffic *t)
 static char *
 collective_formula (const struct one *g, uint32_t op)
 {
-  uint32_t rank = g->role * weft_mesh_stage_size (&g->plan->mesh);
+  uint32_t rank = weft_mesh_stage_rank (&g->plan->mesh, g->role, 0);
   struct weft_group group = weft_mesh_group (&g->plan->mesh, rank, g->p->op[op].group);
   struct weft_coll_shape shape;
   double capacity = 1;
@@ -95,7 +95,7 @@ collective_formula (const struct one *g, uint32_t op)
 static char *
 transfer_formula (const struct one *g, uint32_t op)
 {
-  uint32_t rank = g->role * weft_mesh_stage_size (&g->plan->mesh);
+  uint32_t rank = weft_mesh_stage_rank (&g->plan->mesh, g->role, 0);
   uint32_t peer = weft_mesh_beside (&g->plan->mesh, rank, g->p->op[op].peer);
   gboolean sends = g->p->op[op].kind == WEFT_OP_SEND;
   struct weft_traffic t = weft_plan_transfer (g->plan, sends ? rank : peer, sends ? peer : rank,
@@ -280,7 +280,7 @@ static void
 add_collective (const struct one *g, uint32_t op, weft_op_facts *facts)
 {
   const struct weft_op *row = &g->p->op[op];
-  uint32_t rank = g->role * weft_mesh_stage_size (&g->plan->mesh);
+  uint32_t rank = weft_mesh_stage_rank (&g->plan->mesh, g->role, 0);
   struct weft_group group = weft_mesh_group (&g->plan->mesh, rank, row->group);
   struct weft_coll_shape shape;
   const char *share = weft_coll_ring_text (row->kind);
@@ -302,7 +302,7 @@ add_collective (const struct one *g, uint32_t op, weft_op_facts *facts)
 static void
 add_transfer (const struct one *g, uint32_t op, weft_op_facts *facts)
 {
-  uint32_t rank = g->role * weft_mesh_stage_size (&g->plan->mesh);
+  uint32_t rank = weft_mesh_stage_rank (&g->plan->mesh, g->role, 0);
   uint32_t peer = weft_mesh_beside (&g->plan->mesh, rank, g->p->op[op].peer);
   const struct weft_fabric *f = &g->plan->fabric;
   gboolean same = f->ops->node (f, rank) == f->ops->node (f, peer);

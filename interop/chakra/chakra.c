@@ -196,8 +196,9 @@ number_groups (const weft_plan *plan, GHashTable *groups)
       if (weft_op_info[p->op[op].kind].class == WEFT_CLASS_COLLECTIVE)
         used[p->op[op].group] = TRUE;
     for (int kind = 0; kind < WEFT_N_GROUP; kind++)
-      for (uint32_t rank = role * size; rank < (role + 1) * size && used[kind]; rank++) {
-        struct weft_group g = weft_mesh_group (&plan->mesh, rank, kind);
+      for (uint32_t i = 0; i < size && used[kind]; i++) {
+        struct weft_group g =
+            weft_mesh_group (&plan->mesh, weft_mesh_stage_rank (&plan->mesh, role, i), kind);
         add_group (groups, text, &g, group_key (kind, weft_group_rank (&g, 0)));
       }
   }

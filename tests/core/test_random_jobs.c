@@ -302,7 +302,7 @@ traffic (const weft_plan *plan, uint32_t role, uint32_t op, struct weft_coll_sha
 {
   const weft_program *p = plan->role[role];
   struct weft_group group =
-      weft_mesh_group (&plan->mesh, role * weft_mesh_stage_size (&plan->mesh), p->op[op].group);
+      weft_mesh_group (&plan->mesh, weft_mesh_stage_rank (&plan->mesh, role, 0), p->op[op].group);
 
   weft_coll_shape_init (shape, &plan->fabric, &group);
   return weft_coll_plan (shape, p->op[op].kind, weft_op_bytes (p, op), &plan->job.stack,

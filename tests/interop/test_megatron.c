@@ -82,7 +82,7 @@ what_weft_does_not_have_is_refused_by_name (void **state)
   assert_refused (SHAPE "--tensor-model-paralel-size 2",
                   "train.sh:1: unknown key --tensor-model-paralel-size; did you mean "
                   "--tensor-model-parallel-size?");
-  assert_refused (SHAPE "--use-tp-pp-dp-mapping", "changes a step, and Weft has no setting for it");
+  assert_refused (SHAPE "--use-sharp", "changes a step, and Weft has no setting for it");
   assert_refused (SHAPE "--hidden-size wide", "found \"wide\", wanted a whole number");
   assert_refused (SHAPE "--bf16 4", "found \"4\", wanted no value");
   assert_refused (SHAPE "--optimizer lion", "wanted one of: adam sgd");
@@ -161,6 +161,35 @@ a_test_of_megatron_is_read (void **state)
   assert_refused ("MODEL_ARGS:\n  --no-such: 1\n", "train.sh:2: unknown key --no-such");
 }
 
+/* Megatron-Core counts experts on tensor parallel ranks even in a model without any, and asserts
+ * that they have as many replicas as dense weights if the stages lie inside. Its own tests
+ * therefore give such models --expert-tensor-parallel-size, which an export adds and an import
+ * ignores. */
+static void
+stages_inside_replicas_are_exported_and_read (void **state)
+{
+  static const char inside[] = "--use-tp-pp-dp-mapping --pipeline-model-parallel-size 2 ";
+  g_autoptr (GError) error = NULL;
+  struct weft_job job;
+
+  (void) state;
+  assert_means ("--pipeline-model-parallel-size 2", "use_tp_pp_dp_mapping", "false");
+  assert_means (inside, "use_tp_pp_dp_mapping", "true");
+  assert_means ("--expert-tensor-parallel-size 4", "expert_tensor_parallel_size", "none");
+  assert_means ("--num-experts 8 --expert-tensor-parallel-size 1", "expert_tensor_parallel_size",
+                "1");
+  assert_true (weft_test_job ("model=gpt2 topology=dgx-h100 gpus=16 pipeline_model_parallel_size=2 "
+                              "context_parallel_size=2 tensor_model_parallel_size=2 "
+                              "global_batch_size=8 use_tp_pp_dp_mapping=true "
+                              "deallocate_pipeline_outputs=true",
+                              &job, &error));
+  g_autoptr (weft_interop_result) out = weft_export (&weft_megatron_lm, &job, &error);
+  g_autofree char *left_out = weft_export_left_out (out);
+  assert_null (left_out);
+  assert_non_null (strstr (out->text, "--use-tp-pp-dp-mapping\n"));
+  assert_non_null (strstr (out->text, "--expert-tensor-parallel-size 4\n"));
+}
+
 static void
 an_export_names_what_megatron_cannot_express (void **state)
 {
@@ -203,6 +232,7 @@ static const struct CMUnitTest tests[] = {
   cmocka_unit_test (a_script_is_followed_without_running_it),
   cmocka_unit_test (what_a_script_hides_is_refused_with_its_line),
   cmocka_unit_test (a_test_of_megatron_is_read),
+  cmocka_unit_test (stages_inside_replicas_are_exported_and_read),
   cmocka_unit_test (an_export_names_what_megatron_cannot_express),
   cmocka_unit_test (the_vocabulary_of_gpt2_is_exported),
 };

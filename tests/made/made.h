@@ -146,7 +146,7 @@ made_role (weft_plan *plan, uint32_t role, weft_builder *b)
   weft_cost_program (&cost, p, 0, seconds);
   for (uint32_t op = 0; op < p->n_op; op++)
     if (weft_op_info[p->op[op].kind].class != WEFT_CLASS_COMPUTE)
-      seconds[op] = weft_plan_comm_seconds (plan, role * weft_mesh_stage_size (&plan->mesh), op);
+      seconds[op] = weft_plan_comm_seconds (plan, weft_mesh_stage_rank (&plan->mesh, role, 0), op);
   weft_memory_plan (p, seconds, G_MAXUINT64, &plan->memory[role]);
 }
 

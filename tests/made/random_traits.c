@@ -1,6 +1,6 @@
 /* Features of decoders such as Gemma 2, OLMo 2 and BLOOM for random jobs: norms, residuals,
- * positions, soft-capping; and the overlap of shared experts. A hash of the job's words is the
- * seed, so that the draws of random_job.c stay as they were. */
+ * positions, soft-capping; the overlap of shared experts and the order of the ranks. A hash of the
+ * job's words is the seed, so that the draws of random_job.c stay as they were. */
 #include "tests/made/random_job.h"
 #include <stdlib.h>
 #include <string.h>
@@ -81,6 +81,29 @@ random_shared_overlap (GString *words, GRand *rand)
     maybe (words, rand, 2, "moe_shared_expert_overlap=true");
 }
 
+static int
+drawn (const GString *words, const char *knob, int unknown)
+{
+  const char *at = strstr (words->str, knob);
+  return at ? atoi (at + strlen (knob)) : unknown;
+}
+
+/* Puts the stages inside the replicas in one in three of the jobs with several stages that the rule
+ * mapping_experts allows to have it. */
+static void
+random_order (GString *words)
+{
+  int tensor = drawn (words, " tensor_model_parallel_size=", 1);
+  int experts = drawn (words, " expert_model_parallel_size=", 1) *
+                drawn (words, " expert_tensor_parallel_size=", tensor);
+  gboolean fits = !has (words, " num_moe_experts=") ||
+                  experts == tensor * drawn (words, " context_parallel_size=", 1);
+
+  if (drawn (words, " pipeline_model_parallel_size=", 1) > 1 && fits &&
+      g_str_hash (words->str) / 20 % 3 == 0)
+    add (words, "use_tp_pp_dp_mapping=true");
+}
+
 void
 weft_random_traits (GString *words)
 {
@@ -92,6 +115,7 @@ weft_random_traits (GString *words)
   if (g_str_hash (words->str) % 20 == 1)
     add (words, "flops_convention=full");
   random_shared_overlap (words, rand);
+  random_order (words);
   for (unsigned i = 0; i < G_N_ELEMENTS (without); i++)
     if (has (words, without[i]))
       return;

@@ -237,6 +237,41 @@ bounds_change_no_answer (void **state)
   assert_true (pruned > 100);
 }
 
+/* On nodes that hold a part of each pipeline in one order and of each stage in the other, the
+ * bounds of both orders hold and choose the same strategies as an exhaustive search. */
+static void
+bounds_hold_in_both_orders_of_the_ranks (void **state)
+{
+  const char *words[] = { "model",
+                          "gpt2-nano",
+                          "topology",
+                          "dgx-h100",
+                          "gpus",
+                          "8",
+                          "node-gpus",
+                          "4",
+                          "node-nics",
+                          "4",
+                          "global-batch-size",
+                          "16",
+                          "micro-batch-size",
+                          "1",
+                          "pipeline-model-parallel-size",
+                          "2",
+                          NULL };
+  struct weft_space_ranges ranges = { .whole = TRUE };
+  struct weft_job job = open_job (words);
+  g_autoptr (GRand) rand = g_rand_new_with_seed (12);
+
+  (void) state;
+  assert_true (weft_space_limit (&ranges, "pipeline_schedule", "1f1b", NULL));
+  assert_true (weft_space_limit (&ranges, "recompute_granularity", "none", NULL));
+  assert_true (weft_space_limit (&ranges, "use_megatron_fsdp", "false", NULL));
+  assert_true (answers_agree (&job, &ranges) > 0);
+  job.knob_set[WEFT_KNOB_use_tp_pp_dp_mapping] = job.strategy.use_tp_pp_dp_mapping = TRUE;
+  some_bounds_hold (&job, rand, 20);
+}
+
 /* FSDP2 gathers weights inside each layer's pass, so lower bounds are computed from layers. Every
  * legal random job with FSDP2 has such a bound, and no simulated time is below it. */
 static void
@@ -338,6 +373,7 @@ a_short_model_measures_the_layers_of_the_whole (void **state)
 static const struct CMUnitTest tests[] = {
   cmocka_unit_test (bounds_change_no_answer),
   cmocka_unit_test (early_recompute_and_filled_waits_are_not_counted),
+  cmocka_unit_test (bounds_hold_in_both_orders_of_the_ranks),
   cmocka_unit_test (jobs_of_fsdp2_have_bounds_from_their_layers),
   cmocka_unit_test (a_short_model_measures_the_layers_of_the_whole),
 };

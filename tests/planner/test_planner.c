@@ -237,6 +237,45 @@ the_whole_space_contains_the_usual_one (void **state)
   assert_int_equal (weft_space_count (&job, &whole, NULL, 0), all->len);
 }
 
+/* Both orders of stages and replicas are tried where they place a group differently: not in a
+ * single node, nor if runs of tensor parallel ranks fill the nodes of one scalable unit, nor for
+ * one stage or one replica, nor where a rule refuses the order. */
+static void
+both_orders_are_searched_where_links_differ (void **state)
+{
+  static const struct {
+    const char *gpus, *tensor, *stages, *experts, *model;
+    uint32_t n;
+  } cases[] = {
+    { "8", "1", "2", "1", "llama3-8b", 1 },     { "16", "1", "2", "1", "llama3-8b", 2 },
+    { "16", "1", "1", "1", "llama3-8b", 1 },    { "16", "8", "2", "1", "llama3-8b", 1 },
+    { "32", "8", "2", "1", "llama3-8b", 1 },    { "512", "8", "2", "1", "llama3-8b", 2 },
+    { "32", "2", "2", "1", "mixtral-8x7b", 2 }, { "32", "2", "2", "8", "mixtral-8x7b", 1 },
+  };
+
+  (void) state;
+  for (size_t i = 0; i < G_N_ELEMENTS (cases); i++) {
+    const char *words[] = { "model",
+                            cases[i].model,
+                            "topology",
+                            "dgx-h100",
+                            "gpus",
+                            cases[i].gpus,
+                            "tensor-model-parallel-size",
+                            cases[i].tensor,
+                            "pipeline-model-parallel-size",
+                            cases[i].stages,
+                            "expert-model-parallel-size",
+                            cases[i].experts,
+                            "global-batch-size",
+                            "512",
+                            NULL };
+    struct weft_job job = open_job (words);
+    int64_t values[WEFT_SPACE_VALUES];
+    assert_int_equal (weft_space_values (&job, WEFT_AXIS_use_tp_pp_dp_mapping, values), cases[i].n);
+  }
+}
+
 /* A list limits an axis to its values, and others stay open; precision is searched only if it is
  * limited. A wrong value and a setting that is no axis are refused. */
 static void
@@ -717,6 +756,7 @@ static const struct CMUnitTest tests[] = {
   cmocka_unit_test (the_order_is_by_simulated_time_and_counts_add_up),
   cmocka_unit_test (a_knob_that_was_given_stays),
   cmocka_unit_test (the_whole_space_contains_the_usual_one),
+  cmocka_unit_test (both_orders_are_searched_where_links_differ),
   cmocka_unit_test (a_list_limits_an_axis),
   cmocka_unit_test (the_space_has_what_was_published),
   cmocka_unit_test (overlap_of_a_pipeline_is_aligned),
