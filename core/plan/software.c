@@ -34,12 +34,26 @@ divides_sequence (const weft_plan *plan, const struct weft_group *group, enum we
          (kind == WEFT_OP_ALL_GATHER || kind == WEFT_OP_REDUCE_SCATTER);
 }
 
+/* Whether FSDP2 reduces gradients of distributed experts in the dtype of the stored weights. */
+static gboolean
+reduces_narrow (const weft_plan *plan, const struct weft_group *group, enum weft_op_kind kind)
+{
+  const union weft_strategy *s = &plan->job.strategy;
+
+  return plan->job.stack.narrow_shards && s->distributed_config == WEFT_FSDP2 &&
+         s->expert_model_parallel_size > 1 && kind == WEFT_OP_REDUCE_SCATTER &&
+         is_group (plan, group, WEFT_GROUP_EDP) && !is_group (plan, group, WEFT_GROUP_DP);
+}
+
 double
 weft_software_bytes (const weft_plan *plan, const struct weft_coll_shape *group,
                      enum weft_op_kind kind, const struct weft_shape *shape)
 {
   double bytes = weft_op_info[kind].bytes (shape);
 
+  if (reduces_narrow (plan, &group->group, kind))
+    return bytes * MIN (1, (double) weft_dtype_bytes (weft_job_dtype (&plan->job)) /
+                               weft_dtype_bytes (shape->dtype));
   return plan->job.strategy.fp8_priced_as == WEFT_FP8_PRICE_ROWWISE &&
                  plan->job.stack.rowwise_gathers_16 && weft_dtype_bytes (shape->dtype) == 1 &&
                  divides_sequence (plan, &group->group, kind)

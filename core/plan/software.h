@@ -13,6 +13,9 @@
  *   sequence_copies        activations are stored as (batch, sequence, width), and tensor parallel
  *                          ranks divide the sequence: a kernel reorders the whole tensor after each
  *                          all-gather and before each reduce-scatter, which is part of its latency
+ *   narrow_shards          experts, which Automodel shards without a policy of mixed precision,
+ *                          reduce gradients in the training precision, whatever
+ *                          mp_policy_reduce_dtype says
  *   rowwise_gathers_16     with fp8_priced_as = rowwise, tensor parallel ranks gather activations
  *                          in 16 bits, and convert them to fp8 afterwards
  *

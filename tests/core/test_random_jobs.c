@@ -670,6 +670,43 @@ most_gathered_again (const weft_plan *plan, const weft_program *p)
   return bytes;
 }
 
+/* How often a stage of a pipeline gathers a chunk if every backward pass reduces its gradients and
+ * frees its weights: for the first pass after each of them. */
+static uint64_t
+gathers_of_chunk (const weft_grid *grid, uint32_t rank, uint32_t chunk)
+{
+  gboolean gathered = FALSE;
+  uint64_t n = 0;
+
+  for (uint32_t i = 0; i < grid->n_cell[rank]; i++)
+    if (grid->cell[rank][i].chunk == chunk) {
+      n += !gathered;
+      gathered = grid->cell[rank][i].phase == WEFT_PHASE_FORWARD;
+    }
+  return n;
+}
+
+/* FSDP2 with a pipeline gathers all weights once; with reductions of each microbatch, the layers of
+ * a chunk as gathers_of_chunk() says and all others at most twice in a microbatch. */
+static gboolean
+fsdp2_stage_gathers_are_right (const weft_plan *plan, const weft_program *p, uint64_t gathered,
+                               uint64_t flat)
+{
+  g_autoptr (weft_grid) grid = weft_job_grid (&plan->job, NULL);
+  uint64_t least = 0, layers = 0, micros = weft_job_microbatches (&plan->job);
+
+  if (!weft_job_reduces_each (&plan->job))
+    return gathered == flat;
+  for (uint32_t chunk = 0; chunk < grid->n_chunks; chunk++) {
+    struct weft_stage stage = weft_stage_at (&plan->job, grid, p->role, chunk);
+    uint32_t first = stage.first_layer;
+    uint64_t bytes = unit_bytes (plan, p, first, first + stage.n_layers);
+    layers += bytes;
+    least += bytes * gathers_of_chunk (grid, p->role, chunk);
+  }
+  return gathered >= least && gathered <= least + 2 * micros * (flat - layers);
+}
+
 /* FSDP2 without a pipeline gathers every unit in every microbatch for forward, and all layers
  * except the last again for backward. Gathered weights have the compute type, shards are fp32. */
 static gboolean
@@ -681,7 +718,7 @@ fsdp2_gathers_are_right (const weft_plan *plan, const weft_program *p, uint64_t 
            micros = weft_job_microbatches (&plan->job);
 
   if (plan->n_roles > 1)
-    return gathered == flat;
+    return fsdp2_stage_gathers_are_right (plan, p, gathered, flat);
   uint64_t least = micros * (flat + unit_bytes (plan, p, 0, n - 1));
   return gathered >= least && gathered <= least + micros * most_gathered_again (plan, p);
 }

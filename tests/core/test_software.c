@@ -163,10 +163,32 @@ rowwise_gathers_16_gathers_twice_the_bytes_of_fp8 (void **state)
   assert_true (weft_software_bytes (rows, &ranks, WEFT_OP_ALL_GATHER, &shape) == 2000);
 }
 
+/* With narrow_shards, FSDP2 reduces gradients of distributed experts in the training precision, and
+ * all others in mp_policy_reduce_dtype. */
+static void
+narrow_shards_reduce_experts_in_the_training_precision (void **state)
+{
+  static const char job[] = JOB "distributed_config=fsdp2 num_moe_experts=8 moe_router_topk=2 "
+                                "expert_model_parallel_size=8 narrow_shards=%d";
+  g_autoptr (weft_plan) wide = weft_test_plan (job, 0), narrow = weft_test_plan (job, 1);
+  struct weft_shape shape = { .dim = { 1000 }, .dtype = WEFT_FP32 };
+  const enum weft_op_kind reduce = WEFT_OP_REDUCE_SCATTER;
+
+  (void) state;
+  for (uint32_t i = 0; i < 2; i++) {
+    struct weft_group group = weft_mesh_group (&wide->mesh, 0, i ? WEFT_GROUP_DP : WEFT_GROUP_EDP);
+    struct weft_coll_shape ranks = { .group = group };
+    assert_true (weft_software_bytes (wide, &ranks, reduce, &shape) == 4000);
+    assert_true (weft_software_bytes (narrow, &ranks, reduce, &shape) == (i ? 4000 : 2000));
+    assert_true (weft_software_bytes (narrow, &ranks, WEFT_OP_ALL_GATHER, &shape) == 4000);
+  }
+}
+
 static const struct CMUnitTest tests[] = {
   cmocka_unit_test (scattered_sends_sends_slices_and_gathers_them),
   cmocka_unit_test (sequence_copies_adds_a_kernel_to_gathers_of_activations),
   cmocka_unit_test (rowwise_gathers_16_gathers_twice_the_bytes_of_fp8),
+  cmocka_unit_test (narrow_shards_reduce_experts_in_the_training_precision),
   cmocka_unit_test (all_reduces_gradients_takes_the_place_of_reduce_scatters_of_gradients_only),
   cmocka_unit_test (broadcasts_weights_sends_the_tensors_of_one_rank_after_another),
   cmocka_unit_test (broadcasts_weights_sends_no_part_of_a_tensor),
