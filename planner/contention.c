@@ -30,7 +30,7 @@ find_sms (const weft_plan *plan, const weft_program *p)
   struct weft_coll_shape shape[WEFT_N_GROUP];
   gboolean known[WEFT_N_GROUP] = { FALSE };
   uint32_t *sms = g_new0 (uint32_t, p->n_op + 1);
-  uint32_t rank = p->role * weft_mesh_stage_size (&plan->mesh);
+  uint32_t rank = weft_mesh_stage_rank (&plan->mesh, p->role, 0);
 
   for (uint32_t op = 0; op < p->n_op; op++) {
     enum weft_group_kind kind = p->op[op].group;
