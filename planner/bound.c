@@ -617,13 +617,29 @@ few_of (const struct weft_job *job, struct weft_job *few)
   return weft_job_microbatches (few) < weft_job_microbatches (job) && weft_job_check (few, NULL);
 }
 
+/* Whether a job has a bound from its lanes, and the job of few microbatches on which its paths are
+ * measured. */
+static gboolean
+has_lanes (const struct weft_job *job, struct weft_job *few)
+{
+  const struct weft_grid_spec spec = weft_job_grid_spec (job);
+
+  return passes_are_alike (job) && few_of (job, few) && weft_spec_cells (&spec) <= WEFT_MOST_CELLS;
+}
+
+gboolean
+weft_bound_lanes_measures (const weft_segment_cache *cache, const struct weft_job *job,
+                           struct weft_job *few)
+{
+  return has_lanes (job, few) && !weft_segment_cache_has_paths (cache, few);
+}
+
 double
 weft_bound_lanes (weft_segment_cache *cache, const struct weft_job *job)
 {
   struct weft_job few;
-  const struct weft_grid_spec spec = weft_job_grid_spec (job);
 
-  if (!passes_are_alike (job) || !few_of (job, &few) || weft_spec_cells (&spec) > WEFT_MOST_CELLS)
+  if (!has_lanes (job, &few))
     return 0;
   const struct weft_paths *paths = weft_segment_cache_paths (cache, &few);
   g_autoptr (weft_grid) grid = paths ? weft_job_grid (job, NULL) : NULL;

@@ -79,3 +79,8 @@ double weft_bound_ends (weft_segment_cache *cache, const struct weft_job *job);
  * and after the last. It knows the gathers and reductions of Megatron-FSDP and the copies of
  * activation offload in every microbatch. 0 if it was not computed. */
 double weft_bound_lanes (weft_segment_cache *cache, const struct weft_job *job);
+
+/* Whether weft_bound_lanes() would measure a job of few microbatches, which is not in the cache.
+ * Sets *few to this job. A search measures several such jobs at a time (trials.h). */
+gboolean weft_bound_lanes_measures (const weft_segment_cache *cache, const struct weft_job *job,
+                                    struct weft_job *few);

@@ -1,11 +1,11 @@
-/* contention.h - a lower bound of the simulated time of a step that knows the SMs which communication
- * takes from kernels. The clock executor knows no contention.
+/* contention.h - a lower bound of the simulated time of a step that knows the SMs which
+ * communication takes from kernels. The clock executor knows no contention.
  *
  * Let communication of one lane take at least k SMs for at least C seconds of the step, the sum of
- * its durations without contention. During this time the GPU runs kernels slowly, with k SMs fewer,
- * or it waits. A kernel of w seconds that runs slowly throughout takes w' >= w seconds: it covers w'
- * seconds of communication and lengthens the step by w' - w. A wait covers as much as it lengthens
- * the step. So with the sum W of all kernels
+ * its durations without contention. During this time the GPU runs kernels slowly, with k SMs
+ * fewer, or it waits. A kernel of w seconds that runs slowly throughout takes w' >= w seconds: it
+ * covers w' seconds of communication and lengthens the step by w' - w. A wait covers as much as it
+ * lengthens the step. So with the sum W of all kernels
  *
  *   T >= W + the least lengthening that covers C seconds
  *

@@ -25,13 +25,34 @@ struct path {
 
 struct weft_paths {
   uint32_t n_ranks, n_chunks;
-  struct path *path; /* [rank][chunk][kind] */
+  struct path path[]; /* [rank][chunk][kind] */
 };
 
-static struct path *
-path_at (const struct weft_paths *paths, uint32_t rank, uint32_t chunk, enum kind kind)
+static size_t
+bytes_for (uint32_t n_ranks, uint32_t n_chunks)
 {
-  return &paths->path[(rank * paths->n_chunks + chunk) * N_KIND + kind];
+  return sizeof (struct weft_paths) + (size_t) n_ranks * n_chunks * N_KIND * sizeof (struct path);
+}
+
+size_t
+weft_paths_bytes (const struct weft_paths *paths)
+{
+  return bytes_for (paths->n_ranks, paths->n_chunks);
+}
+
+size_t
+weft_paths_most_bytes (const struct weft_job *job)
+{
+  const struct weft_grid_spec spec = weft_job_grid_spec (job);
+
+  return bytes_for (spec.n_ranks, weft_job_chunks (job));
+}
+
+/* The index of a path in `path`. */
+static size_t
+place_of (const struct weft_paths *paths, uint32_t rank, uint32_t chunk, enum kind kind)
+{
+  return ((size_t) rank * paths->n_chunks + chunk) * N_KIND + kind;
 }
 
 /* ------------------------------------------------------------------- kinds of cells */
@@ -306,7 +327,7 @@ measure_rank (struct weft_paths *paths, struct rank *r)
     if (is_last (&count[cell->chunk], kind))
       continue;
     struct path path = measure_cell (r, i);
-    lower (path_at (paths, r->number, cell->chunk, kind), &path);
+    lower (&paths->path[place_of (paths, r->number, cell->chunk, kind)], &path);
   }
   return TRUE;
 }
@@ -329,12 +350,11 @@ seconds_of (const weft_plan *plan, uint32_t role)
 struct weft_paths *
 weft_paths_measure (const weft_plan *plan, const weft_grid *grid)
 {
-  struct weft_paths *paths = g_new0 (struct weft_paths, 1);
+  struct weft_paths *paths = g_malloc0 (bytes_for (grid->n_ranks, grid->n_chunks));
   gboolean good = plan->n_roles == grid->n_ranks;
 
   paths->n_ranks = grid->n_ranks;
   paths->n_chunks = grid->n_chunks;
-  paths->path = g_new0 (struct path, grid->n_ranks * grid->n_chunks * N_KIND);
   for (uint32_t rank = 0; rank < grid->n_ranks && good; rank++) {
     g_autofree double *seconds = seconds_of (plan, rank);
     struct rank r = { plan, plan->role[rank], grid, seconds, rank };
@@ -346,12 +366,18 @@ weft_paths_measure (const weft_plan *plan, const weft_grid *grid)
   return NULL;
 }
 
+struct weft_paths *
+weft_paths_of_job (const struct weft_job *few, weft_placements *placements)
+{
+  g_autoptr (weft_plan) plan = weft_plan_new_draft (few, WEFT_PLAN_PRICED, placements, NULL);
+  g_autoptr (weft_grid) grid = weft_job_grid (few, NULL);
+
+  return plan && grid ? weft_paths_measure (plan, grid) : NULL;
+}
+
 void
 weft_paths_free (struct weft_paths *paths)
 {
-  if (!paths)
-    return;
-  g_free (paths->path);
   g_free (paths);
 }
 
@@ -401,7 +427,7 @@ static void
 run_cell (struct replay *r, uint32_t rank, const struct weft_cell *cell, const struct output *input)
 {
   enum kind kind = count_cell (&r->count[rank][cell->chunk], cell);
-  const struct path *path = path_at (r->paths, rank, cell->chunk, kind);
+  const struct path *path = &r->paths->path[place_of (r->paths, rank, cell->chunk, kind)];
   double begin[N_FROM], end[N_TO];
 
   memcpy (begin, r->free[rank], sizeof r->free[rank]);

@@ -16,12 +16,20 @@
 #include "core/plan/plan.h"
 #include "core/schedule/grid.h"
 
+/* One block of memory without pointers, so that it can be copied between processes. */
 struct weft_paths;
 
 /* Measures a plan of few microbatches. `grid`: the schedule of its job. Returns NULL if the ops of
  * a cell are not contiguous. */
 struct weft_paths *weft_paths_measure (const weft_plan *plan, const weft_grid *grid);
 void weft_paths_free (struct weft_paths *paths);
+
+/* Measures a job of few microbatches; NULL also if its plan has a bug. */
+struct weft_paths *weft_paths_of_job (const struct weft_job *few, weft_placements *placements);
+
+/* The size of measured paths, and the size of those of a job, bytes. */
+size_t weft_paths_bytes (const struct weft_paths *paths);
+size_t weft_paths_most_bytes (const struct weft_job *job);
 
 /* Replays a schedule of more microbatches, whose first pass begins after `before` seconds. Sets
  * kernels[rank] to the time at which the last kernel of the last pass ends. Returns the time at

@@ -1,10 +1,12 @@
 #include "planner/planner.h"
 #include "core/base/error.h"
 #include "core/job/collectives.h"
+#include "planner/bound.h"
 #include "planner/searcher.h"
 #include "planner/trials.h"
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 const char *const weft_fate_words[] = { WEFT_FATE_LIST (WEFT_WORD_TEXT) NULL };
 
@@ -334,14 +336,65 @@ joins (const struct searcher *s, const struct aim *aim, const struct weft_candid
   return s->n_ops + *n_ops <= most_ops (s);
 }
 
-/* Refines a candidate by one bound that needs no programs, and puts it, or what an expanded family
- * consists of, back. */
-static void
-advance (struct searcher *s, const struct aim *aim, struct weft_candidate *c)
+/* Most jobs whose paths are measured at a time, and how many candidates are looked at for them. */
+enum { MOST_MEASURED = 8, MOST_LOOKED_AT = 32 };
+
+/* Adds the job on whose passes the next bound of a candidate depends, if it is not known and not
+ * among the n trials. Returns the number of trials. */
+static uint32_t
+add_paths (const struct searcher *s, const struct weft_candidate *c, struct weft_trial *trial,
+           uint32_t n)
+{
+  struct weft_job job, few;
+
+  if (c->known != WEFT_ENDS)
+    return n;
+  job = weft_space_job (s->job, &c->choice);
+  if (!weft_bound_lanes_measures (s->segments, &job, &few))
+    return n;
+  for (uint32_t i = 0; i < n; i++)
+    if (memcmp (&trial[i].job, &few, sizeof few) == 0)
+      return n;
+  trial[n] = (struct weft_trial){ .job = few, .depth = WEFT_TRIAL_PATHS };
+  return n + 1;
+}
+
+/* Measures the paths that the next bound of a candidate needs, and at the same time those of the
+ * candidates that follow it. */
+static gboolean
+measure_paths (struct searcher *s, const struct aim *aim, const struct weft_candidate *first,
+               GError **error)
+{
+  struct weft_trial trial[MOST_MEASURED];
+  GSequenceIter *at = g_sequence_get_begin_iter (aim->open);
+  uint32_t n = add_paths (s, first, trial, 0);
+
+  if (n == 0)
+    return TRUE;
+  for (uint32_t i = 0; i < MOST_LOOKED_AT && n < MOST_MEASURED && !g_sequence_iter_is_end (at);
+       i++) {
+    n = add_paths (s, g_sequence_get (at), trial, n);
+    at = g_sequence_iter_next (at);
+  }
+  if (!weft_trials_run (&s->trials, trial, n, error))
+    return FALSE;
+  for (uint32_t i = 0; i < n; i++) {
+    weft_segment_cache_keep_paths (s->segments, &trial[i].job, g_steal_pointer (&trial[i].paths));
+    weft_trial_clear (&trial[i]);
+  }
+  return TRUE;
+}
+
+/* Refines a candidate by one bound that needs no programs of its whole step, and puts it, or what
+ * an expanded family consists of, back. */
+static gboolean
+advance (struct searcher *s, const struct aim *aim, struct weft_candidate *c, GError **error)
 {
   const guint n[] = { s->families->len, s->strategies->len };
   GPtrArray *const lists[] = { s->families, s->strategies };
 
+  if (!measure_paths (s, aim, c, error))
+    return FALSE;
   weft_searcher_approach (s, c);
   if (aim->is_wanted (s, c))
     put (aim->open, c);
@@ -349,6 +402,7 @@ advance (struct searcher *s, const struct aim *aim, struct weft_candidate *c)
     for (guint i = n[k]; i < lists[k]->len; i++)
       if (aim->is_wanted (s, lists[k]->pdata[i]))
         put (aim->open, lists[k]->pdata[i]);
+  return TRUE;
 }
 
 /* Puts the simulation of a round back if it is the only one, and the round has bounds to compute:
@@ -372,30 +426,30 @@ postpone (const struct aim *aim, struct weft_candidate *batch[MOST_AT_A_TIME], u
   return n_left;
 }
 
-/* Collects the candidates of a round, which begins with `first`. On the way, refines candidates by
- * bounds that need no programs. Returns the number of candidates in batch[]. */
-static uint32_t
-gather (struct searcher *s, const struct aim *aim, struct weft_candidate *first,
-        struct weft_candidate *batch[MOST_AT_A_TIME])
+/* Collects the candidates of a round, which begins with batch[0]. On the way, refines candidates by
+ * bounds that need no programs. Sets *n to the number of candidates in batch[]. */
+static gboolean
+gather (struct searcher *s, const struct aim *aim, struct weft_candidate *batch[MOST_AT_A_TIME],
+        uint32_t *n, GError **error)
 {
   g_autoptr (GPtrArray) ready = g_ptr_array_new ();
   struct weft_candidate *c;
   uint64_t n_ops = 0;
-  uint32_t n = 0;
+  gboolean ok = TRUE;
 
-  joins (s, aim, first, &n_ops);
-  batch[n++] = first;
-  while (n < MOST_AT_A_TIME && ready->len < aim->most && (c = take (aim->open))) {
+  joins (s, aim, batch[0], &n_ops);
+  *n = 1;
+  while (ok && *n < MOST_AT_A_TIME && ready->len < aim->most && (c = take (aim->open))) {
     if (least (c) >= aim->limit || is_far_behind (s, c)) {
       put (aim->open, c);
       break;
     }
     if (c->fate == WEFT_FATE_RANKED && (c->report || aim->depth == WEFT_TRIAL_CLOCK))
       g_ptr_array_add (ready, c);
-    else if (is_quick (c)) {
-      advance (s, aim, c);
-    } else if (joins (s, aim, c, &n_ops))
-      batch[n++] = c;
+    else if (is_quick (c))
+      ok = advance (s, aim, c, error);
+    else if (joins (s, aim, c, &n_ops))
+      batch[(*n)++] = c;
     else {
       put (aim->open, c);
       break;
@@ -403,7 +457,8 @@ gather (struct searcher *s, const struct aim *aim, struct weft_candidate *first,
   }
   for (guint i = 0; i < ready->len; i++)
     put (aim->open, g_ptr_array_index (ready, i));
-  return postpone (aim, batch, n);
+  *n = postpone (aim, batch, *n);
+  return ok;
 }
 
 /* Refines `first` and, if its programs are built, candidates that follow it in the order of
@@ -413,23 +468,19 @@ refine (struct searcher *s, const struct aim *aim, struct weft_candidate *first,
 {
   struct weft_candidate *batch[MOST_AT_A_TIME] = { first };
   struct weft_trial trial[MOST_AT_A_TIME] = { 0 };
-  uint32_t n = 1;
-  gboolean ok = TRUE;
+  uint32_t n;
 
-  if (is_quick (first)) {
-    advance (s, aim, first);
-    return TRUE;
-  } else {
-    n = gather (s, aim, first, batch);
-    for (uint32_t i = 0; i < n; i++) {
-      trial[i].job = weft_space_job (s->job, &batch[i]->choice);
-      trial[i].depth = next_depth (batch[i], aim);
-      trial[i].expected_ops = batch[i]->ops;
-    }
-    ok = run_trials (s, trial, n, error);
-    for (uint32_t i = 0; i < n && ok; i++)
-      ok = settle (s, batch[i], &trial[i], error);
+  if (is_quick (first))
+    return advance (s, aim, first, error);
+  gboolean ok = gather (s, aim, batch, &n, error);
+  for (uint32_t i = 0; i < n && ok; i++) {
+    trial[i].job = weft_space_job (s->job, &batch[i]->choice);
+    trial[i].depth = next_depth (batch[i], aim);
+    trial[i].expected_ops = batch[i]->ops;
   }
+  ok = ok && run_trials (s, trial, n, error);
+  for (uint32_t i = 0; i < n && ok; i++)
+    ok = settle (s, batch[i], &trial[i], error);
   for (uint32_t i = 0; i < n; i++)
     if (aim->is_wanted (s, batch[i]))
       put (aim->open, batch[i]);

@@ -197,15 +197,6 @@ weft_segment_cache_ends (weft_segment_cache *cache, const struct weft_job *job)
   return ends->n > 0 ? ends : NULL;
 }
 
-static struct weft_paths *
-measure_paths (const weft_segment_cache *cache, const struct weft_job *few)
-{
-  g_autoptr (weft_plan) plan = weft_plan_new_draft (few, WEFT_PLAN_PRICED, cache->placements, NULL);
-  g_autoptr (weft_grid) grid = weft_job_grid (few, NULL);
-
-  return plan && grid ? weft_paths_measure (plan, grid) : NULL;
-}
-
 const struct weft_paths *
 weft_segment_cache_paths (weft_segment_cache *cache, const struct weft_job *few)
 {
@@ -214,9 +205,26 @@ weft_segment_cache_paths (weft_segment_cache *cache, const struct weft_job *few)
 
   if (g_hash_table_lookup_extended (cache->paths, &key, NULL, &known))
     return known;
-  struct weft_paths *paths = measure_paths (cache, few);
+  struct weft_paths *paths = weft_paths_of_job (few, cache->placements);
   g_hash_table_insert (cache->paths, g_memdup2 (&key, sizeof key), paths);
   return paths;
+}
+
+gboolean
+weft_segment_cache_has_paths (const weft_segment_cache *cache, const struct weft_job *few)
+{
+  const struct job_key key = key_of (few);
+
+  return g_hash_table_contains (cache->paths, &key);
+}
+
+void
+weft_segment_cache_keep_paths (weft_segment_cache *cache, const struct weft_job *few,
+                               struct weft_paths *paths)
+{
+  const struct job_key key = key_of (few);
+
+  g_hash_table_insert (cache->paths, g_memdup2 (&key, sizeof key), paths);
 }
 
 /* The segment of an op. Layer l is segment l + 1; an op without a layer belongs to the first
@@ -436,8 +444,8 @@ struct optimizer_state {
 /* Bytes of optimizer state of an element of a parameter. The update rules of some optimizers keep
  * other state for matrices of layers or for small tensors. */
 static double
-optimizer_bytes (const struct weft_job *job, const weft_program *p,
-                 const struct optimizer_state *o, const struct weft_param *param)
+optimizer_bytes (const struct weft_job *job, const weft_program *p, const struct optimizer_state *o,
+                 const struct weft_param *param)
 {
   const struct weft_slice *slice = o->slice;
 
@@ -481,8 +489,8 @@ measure_state (const weft_plan *plan, const weft_program *p, struct weft_segment
     state[WEFT_STATE_WEIGHTS] += bytes_of (job, p, param->weight);
     state[WEFT_STATE_GRADIENTS] += bytes_of (job, p, param->grad);
     if (!param->frozen)
-      state[WEFT_STATE_OPTIMIZER] += optimizer_bytes (job, p, &o, param) *
-                                     (double) (param->rows * param->columns);
+      state[WEFT_STATE_OPTIMIZER] +=
+          optimizer_bytes (job, p, &o, param) * (double) (param->rows * param->columns);
   }
   g_free (o.slice);
 }

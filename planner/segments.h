@@ -112,6 +112,12 @@ weft_segment_cache_ends (weft_segment_cache *cache, const struct weft_job *job);
 const struct weft_paths *
 weft_segment_cache_paths (weft_segment_cache *cache, const struct weft_job *few);
 
+/* Whether the cache has the paths of a job, and the paths that were measured elsewhere. The cache
+ * takes over the paths, which may be NULL. */
+gboolean weft_segment_cache_has_paths (const weft_segment_cache *cache, const struct weft_job *few);
+void weft_segment_cache_keep_paths (weft_segment_cache *cache, const struct weft_job *few,
+                                    struct weft_paths *paths);
+
 /* The number of plans that were built to measure segments, ends and paths. */
 uint32_t weft_segment_cache_plans (const weft_segment_cache *cache);
 

@@ -15,7 +15,7 @@ struct run {
   struct weft_trial *trial;
   struct weft_shortened shortened;
   double seconds[2], contended[2], bytes[2], least[2]; /* figures of the two short steps */
-  weft_report *of[2];                    /* reports of the simulated short steps */
+  weft_report *of[2];                                  /* reports of the simulated short steps */
 };
 
 static weft_plan *
@@ -199,6 +199,11 @@ try (const struct weft_trials *how, struct weft_trial *trial)
 {
   struct run x = { .how = how, .trial = trial };
 
+  if (trial->depth == WEFT_TRIAL_PATHS) {
+    trial->plans[WEFT_PLAN_PRICED]++;
+    trial->paths = weft_paths_of_job (&trial->job, how->placements);
+    return;
+  }
   if (how->whole)
     x.shortened = (struct weft_shortened){ .n = 1, .job[0] = trial->job };
   else
@@ -350,6 +355,8 @@ run_trial (void *user, const void *asked, void *result)
   r->room = task->room;
   if (trial.report)
     put_report (r, trial.report);
+  if (trial.paths)
+    put (r, trial.paths, weft_paths_bytes (trial.paths));
   weft_trial_clear (&trial);
   return task->depth != WEFT_TRIAL_SIMULATED;
 }
@@ -372,6 +379,10 @@ take_result (const struct result *r, gboolean done, struct weft_trial *trial)
   memcpy (trial->plans, r->plans, sizeof trial->plans);
   if (!done || r->n_packed == 0)
     return;
+  if (trial->depth == WEFT_TRIAL_PATHS) {
+    trial->paths = g_memdup2 (r->packed, r->n_packed);
+    return;
+  }
   trial->plan = weft_plan_new_draft (&trial->job, WEFT_PLAN_OUTLINED, NULL, &trial->error);
   if (trial->plan)
     trial->report = get_report (r, trial->plan);
@@ -416,14 +427,18 @@ open_pool (struct weft_trials *how, size_t room, GError **error)
   return how->pool != NULL;
 }
 
-/* The bytes of the longest report of n trials. */
+/* The bytes of the longest report or paths of n trials. */
 static size_t
 room_for (const struct weft_trial *trial, uint32_t n)
 {
   size_t room = room_of (ROLES);
 
-  for (uint32_t i = 0; i < n; i++)
-    room = MAX (room, room_of ((uint32_t) trial[i].job.strategy.pipeline_model_parallel_size));
+  for (uint32_t i = 0; i < n; i++) {
+    const struct weft_job *job = &trial[i].job;
+    room = MAX (room, room_of ((uint32_t) job->strategy.pipeline_model_parallel_size));
+    if (trial[i].depth == WEFT_TRIAL_PATHS)
+      room = MAX (room, weft_paths_most_bytes (job));
+  }
   return room;
 }
 
@@ -485,4 +500,5 @@ weft_trial_clear (struct weft_trial *trial)
   g_clear_error (&trial->error);
   g_clear_pointer (&trial->report, weft_report_free);
   g_clear_pointer (&trial->plan, weft_plan_free);
+  g_clear_pointer (&trial->paths, weft_paths_free);
 }

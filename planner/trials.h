@@ -5,13 +5,15 @@
  * processes. */
 #pragma once
 #include "core/report/report.h"
+#include "planner/paths.h"
 #include "planner/worker_pool.h"
 
 enum weft_trial_depth {
-  WEFT_TRIAL_BOUND,    /* clock time of programs without buffer addresses: a lower bound */
-  WEFT_TRIAL_CLOCK,    /* clock time and memory */
-  WEFT_TRIAL_SIMULATED /* if the step fits: also a simulation of proved plans, and the memory of the
-                        * whole step */
+  WEFT_TRIAL_BOUND, /* clock time of programs without buffer addresses: a lower bound */
+  WEFT_TRIAL_CLOCK, /* clock time and memory */
+  /* if the step fits: also a simulation of proved plans, and the memory of the whole step */
+  WEFT_TRIAL_SIMULATED,
+  WEFT_TRIAL_PATHS /* only the paths through the passes (paths.h) of a job of few microbatches */
 };
 
 struct weft_trial {
@@ -34,6 +36,7 @@ struct weft_trial {
    * memory of that plan, without timeline; NULL: the step was not simulated */
   weft_plan *plan;
   weft_report *report;
+  struct weft_paths *paths;             /* of WEFT_TRIAL_PATHS; NULL: they could not be measured */
   uint32_t plans[WEFT_PLAN_PROVED + 1]; /* number of plans that were built, by depth */
   uint64_t ops;                         /* number of ops of the short steps, over all roles */
 };

@@ -1,7 +1,7 @@
 /* worker_pool.h - processes that run one task after the other, for searches whose next tasks depend
- * on the results of earlier ones. A process that stays keeps its memory: a new fork copies each page
- * of its parent to which it writes, which takes as long as the programs of a small step. workers.h
- * runs tasks that are all known in advance. */
+ * on the results of earlier ones. A process that stays keeps its memory: a new fork copies each
+ * page of its parent to which it writes, which takes as long as the programs of a small step.
+ * workers.h runs tasks that are all known in advance. */
 #pragma once
 #include <glib.h>
 #include <stdint.h>
