@@ -42,7 +42,7 @@ a_step_of_several_runs_fills_its_pipeline_in_each (void **state)
   assert_true (seconds_with (*state, "amodel-001", unequal) == 0);
 }
 
-/* In ZB-H2 the last stage begins late and ends late. If its next step begins later, too, the time
+/* With ZB-2p the last stage begins late and ends late. If its next step begins later, too, the time
  * from step to step is shorter than a step, but not than the work of a stage. */
 static void
 steps_that_overlap_take_the_time_of_the_busiest_rank (void **state)

@@ -187,6 +187,28 @@ time_follows_from_tokens_where_it_is_not_printed (void **state)
   assert_true (isnan (row_of (v, "two-003")->time_error));
 }
 
+/* A printed GB is 2^30 or 10^9 bytes, or 1000 MiB if a source took thousands of MiB. */
+static void
+a_printed_gigabyte_is_one_of_three (void **state)
+{
+  static const double unit[] = { 1 << 30, 1e9, 1000.0 * (1 << 20) };
+  g_autoptr (weft_published) table = load (PUBLISHED);
+  g_autoptr (weft_assumptions) assumptions = assume (NULL);
+  uint32_t n[G_N_ELEMENTS (unit)] = { 0 };
+
+  (void) state;
+  for (unsigned row = 0; row < table->csv->n_row; row++) {
+    g_autoptr (weft_row_job) job = weft_row_job_new (assumptions, table, row, NULL);
+    const char *cell = job->cell[WEFT_COLUMN_peak_mem_gib];
+    if (!*cell)
+      continue;
+    assert_true (weft_row_job_bytes (job) == g_ascii_strtod (cell, NULL) * unit[job->gigabyte]);
+    n[job->gigabyte]++;
+  }
+  for (size_t i = 0; i < G_N_ELEMENTS (unit); i++)
+    assert_true (n[i] > 0);
+}
+
 static void
 tier_c_is_predicted_and_never_counted (void **state)
 {
@@ -835,6 +857,7 @@ static const struct CMUnitTest tests[] = {
   cmocka_unit_test (nine_of_ten_are_at_most_p90),
   cmocka_unit_test (a_row_is_the_job_that_its_columns_say),
   cmocka_unit_test (time_follows_from_tokens_where_it_is_not_printed),
+  cmocka_unit_test (a_printed_gigabyte_is_one_of_three),
   cmocka_unit_test (tier_c_is_predicted_and_never_counted),
   IN_A_FOLDER (rows_that_are_apart_count_in_their_source_but_in_no_total),
   cmocka_unit_test (a_mean_by_source_counts_each_source_once),
