@@ -1,8 +1,10 @@
 /* Trials: the programs that a search builds for its candidates, in one process or in several. */
 #include "core/job/flags.h"
 #include "planner/planner.h"
+#include "planner/space.h"
 #include "planner/trials.h"
 #include "tests/runner/runner.h"
+#include <math.h>
 #include <signal.h>
 #include <unistd.h>
 
@@ -112,6 +114,68 @@ the_number_of_processes_changes_no_answer (void **state)
   }
 }
 
+/* ------------------------------------------------------------------------ contention */
+
+/* Simulates a candidate, whole and from short steps. Returns how much higher than the clock time
+ * the bound of contention is, as a fraction of it; negative: there is none. */
+static double
+gain_of_contention (const struct weft_job *job)
+{
+  g_autoptr (weft_placements) placements = weft_placements_new ();
+  struct weft_trials how = { .placements = placements, .n_workers = 1, .whole = TRUE };
+  struct weft_trial whole = { .job = *job, .depth = WEFT_TRIAL_SIMULATED };
+  struct weft_trial shortened = { .job = *job, .depth = WEFT_TRIAL_BOUND };
+
+  assert_true (weft_trials_run (&how, &whole, 1, NULL));
+  how.whole = FALSE;
+  assert_true (weft_trials_run (&how, &shortened, 1, NULL));
+  assert_null (whole.error);
+  assert_non_null (whole.report);
+  double seconds = whole.report->iteration.time_s * (1 + 1e-9), gain;
+  if (whole.contended > seconds || shortened.contended > seconds || whole.seconds > seconds) {
+    g_autofree char *text = weft_job_print (job);
+    fail_msg ("simulated %.9g s, clock %.9g s, contention %.9g s, from short steps %.9g s:\n%s",
+              seconds, whole.seconds, whole.contended, shortened.contended, text);
+  }
+  gain = whole.contended / whole.seconds - 1;
+  weft_trial_clear (&whole);
+  weft_trial_clear (&shortened);
+  return gain;
+}
+
+/* Fully sharded steps, whose gathers and reductions take SMs from most kernels, and others. */
+static void
+the_bound_of_contention_is_below_the_simulation (void **state)
+{
+  static const char *const words[] = {
+    "model=llama2-7b num_layers=24 topology=dgx-h100 nodes=2 global_batch_size=16 seq_length=4096 "
+    "use_megatron_fsdp=true data_parallel_sharding_strategy=optim_grads_params "
+    "micro_batch_size=1 pipeline_model_parallel_size=1 context_parallel_size=1 "
+    "recompute_granularity=none cpu_offloading=false",
+    "model=llama2-7b num_layers=4 topology=dgx-h100 nodes=2 global_batch_size=64 seq_length=2048",
+    "model=mixtral-8x7b num_layers=2 topology=dgx-h100 nodes=2 global_batch_size=64 "
+    "seq_length=2048",
+  };
+  const struct weft_space_ranges wide = { .whole = TRUE };
+  g_autoptr (GRand) rand = g_rand_new_with_seed (7);
+  double most = 0;
+
+  (void) state;
+  for (unsigned i = 0; i < G_N_ELEMENTS (words); i++) {
+    struct weft_job job = job_of (words[i]);
+    g_autoptr (GArray) space = weft_space_enumerate_within (&job, &wide);
+    for (int done = 0; done < 30;) {
+      guint at = (guint) g_rand_int_range (rand, 0, (gint) space->len);
+      struct weft_job one = weft_space_job (&job, &g_array_index (space, struct weft_choice, at));
+      if (!weft_job_check (&one, NULL))
+        continue;
+      most = fmax (most, gain_of_contention (&one));
+      done++;
+    }
+  }
+  assert_true (most > 0.01);
+}
+
 /* ------------------------------------------------------------------------ the pool */
 
 enum { N_TASKS = 12, LAST = 5, DEADLY = 8 };
@@ -177,6 +241,7 @@ processes_of_a_pool_stay (void **state)
 }
 
 static const struct CMUnitTest tests[] = {
+  cmocka_unit_test (the_bound_of_contention_is_below_the_simulation),
   cmocka_unit_test (processes_of_a_pool_stay),
   cmocka_unit_test (live_bytes_of_short_steps_are_those_of_the_whole_step),
   cmocka_unit_test (the_number_of_processes_changes_no_answer),
