@@ -566,8 +566,15 @@ weft_bound_ends (weft_segment_cache *cache, const struct weft_job *job)
   const struct weft_ends *ends = end ? weft_segment_cache_ends (cache, job) : NULL;
 
   for (uint32_t r = 0; ends && r < n; r++)
-    most = fmax (most, ends->before[0] + end[r] + ends->after[r]);
+    most = fmax (most, ends->rank[0].before + end[r] + ends->rank[r].after);
   return most * ROUNDING;
+}
+
+gboolean
+weft_bound_ends_measures (const weft_segment_cache *cache, const struct weft_job *job,
+                          struct weft_job *one)
+{
+  return weft_ends_job (job, one) && !weft_segment_cache_has_ends (cache, one);
 }
 
 /* ------------------------------------------------------------------------- the paths */
@@ -647,8 +654,8 @@ weft_bound_lanes (weft_segment_cache *cache, const struct weft_job *job)
     return 0;
   const struct weft_ends *ends = weft_segment_cache_ends (cache, job);
   g_autofree double *kernels = g_new (double, grid->n_ranks);
-  double most = weft_paths_replay (paths, grid, ends ? ends->before[0] : 0, kernels);
+  double most = weft_paths_replay (paths, grid, ends ? ends->rank[0].before : 0, kernels);
   for (uint32_t r = 0; r < grid->n_ranks && ends && most > 0; r++)
-    most = fmax (most, kernels[r] + ends->after[r]);
+    most = fmax (most, kernels[r] + ends->rank[r].after);
   return most * ROUNDING;
 }

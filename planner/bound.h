@@ -80,7 +80,10 @@ double weft_bound_ends (weft_segment_cache *cache, const struct weft_job *job);
  * activation offload in every microbatch. 0 if it was not computed. */
 double weft_bound_lanes (weft_segment_cache *cache, const struct weft_job *job);
 
-/* Whether weft_bound_lanes() would measure a job of few microbatches, which is not in the cache.
- * Sets *few to this job. A search measures several such jobs at a time (trials.h). */
+/* Whether weft_bound_ends() and weft_bound_lanes() would measure a job of one or of few
+ * microbatches, which is not in the cache. Set the last argument to this job. A search measures
+ * several such jobs at a time (trials.h). */
+gboolean weft_bound_ends_measures (const weft_segment_cache *cache, const struct weft_job *job,
+                                   struct weft_job *one);
 gboolean weft_bound_lanes_measures (const weft_segment_cache *cache, const struct weft_job *job,
                                     struct weft_job *few);

@@ -111,7 +111,7 @@ longest (const weft_program *p, const double *seconds, int64_t from, uint32_t to
 }
 
 static gboolean
-measure_role (const weft_program *p, const double *seconds, double *before, double *after)
+measure_role (const weft_program *p, const double *seconds, struct weft_end *end)
 {
   int64_t last = -1;
   uint32_t first = 0;
@@ -123,35 +123,25 @@ measure_role (const weft_program *p, const double *seconds, double *before, doub
       last = op;
   if (last < 0)
     return FALSE;
-  *before = longest (p, seconds, -1, first);
-  *after = longest (p, seconds, last, p->n_op);
+  end->before = longest (p, seconds, -1, first);
+  end->after = longest (p, seconds, last, p->n_op);
   return TRUE;
 }
 
 struct weft_ends *
 weft_ends_measure (const struct weft_job *one, weft_placements *placements)
 {
-  struct weft_ends *ends = g_new0 (struct weft_ends, 1);
   uint32_t n = (uint32_t) one->strategy.pipeline_model_parallel_size;
+  struct weft_ends *ends = g_malloc0 (weft_ends_bytes (n));
 
   if (!weft_job_check (one, NULL))
     return ends;
   g_autoptr (weft_plan) plan = weft_plan_new_draft (one, WEFT_PLAN_PRICED, placements, NULL);
   if (!plan || plan->n_roles != n)
     return ends;
-  ends->before = g_new0 (double, n);
-  ends->after = g_new0 (double, n);
   for (uint32_t r = 0; r < n; r++)
-    if (!measure_role (plan->role[r], plan->seconds[r], &ends->before[r], &ends->after[r]))
+    if (!measure_role (plan->role[r], plan->seconds[r], &ends->rank[r]))
       return ends;
   ends->n = n;
   return ends;
-}
-
-void
-weft_ends_free (struct weft_ends *ends)
-{
-  g_free (ends->before);
-  g_free (ends->after);
-  g_free (ends);
 }

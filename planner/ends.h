@@ -9,17 +9,27 @@
 #pragma once
 #include "core/plan/plan.h"
 
-struct weft_ends {
-  uint32_t n; /* number of pipeline ranks; 0: the ends could not be measured */
-  /* seconds, by pipeline rank: from the begin of the step to the first kernel of the first forward
-   * pass; from the end of the last kernel of the last backward pass to the end of the step */
-  double *before, *after;
+/* Seconds from the begin of the step to the first kernel of the first forward pass; from the end of
+ * the last kernel of the last backward pass to the end of the step. */
+struct weft_end {
+  double before, after;
 };
+
+/* One block of memory without pointers, so that it can be copied between processes. */
+struct weft_ends {
+  uint32_t n;             /* number of pipeline ranks; 0: the ends could not be measured */
+  struct weft_end rank[]; /* by pipeline rank */
+};
+
+static inline size_t
+weft_ends_bytes (uint32_t n)
+{
+  return sizeof (struct weft_ends) + n * sizeof (struct weft_end);
+}
 
 /* Makes the job on which the ends of `job` are measured. Jobs with equal results have equal ends.
  * FALSE: there is none. */
 gboolean weft_ends_job (const struct weft_job *job, struct weft_job *one);
 
-/* Measures the ends of a job of weft_ends_job(). */
+/* Measures the ends of a job of weft_ends_job(). The caller frees the result with g_free(). */
 struct weft_ends *weft_ends_measure (const struct weft_job *one, weft_placements *placements);
-void weft_ends_free (struct weft_ends *ends);

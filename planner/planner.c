@@ -336,52 +336,70 @@ joins (const struct searcher *s, const struct aim *aim, const struct weft_candid
   return s->n_ops + *n_ops <= most_ops (s);
 }
 
-/* Most jobs whose paths are measured at a time, and how many candidates are looked at for them. */
+/* Most jobs that are measured at a time, and how many candidates are looked at for them. */
 enum { MOST_MEASURED = 8, MOST_LOOKED_AT = 32 };
 
-/* Adds the job on whose passes the next bound of a candidate depends, if it is not known and not
- * among the n trials. Returns the number of trials. */
-static uint32_t
-add_paths (const struct searcher *s, const struct weft_candidate *c, struct weft_trial *trial,
-           uint32_t n)
+/* What the next bound of a candidate measures: the trial's job and depth. FALSE: nothing, or it is
+ * known. */
+static gboolean
+asks (const struct searcher *s, const struct weft_candidate *c, struct weft_trial *trial)
 {
-  struct weft_job job, few;
+  struct weft_job job;
 
-  if (c->known != WEFT_ENDS)
-    return n;
+  if (c->level < WEFT_SPACE_STRATEGIES || (c->known != WEFT_SCHEDULE && c->known != WEFT_ENDS))
+    return FALSE;
   job = weft_space_job (s->job, &c->choice);
-  if (!weft_bound_lanes_measures (s->segments, &job, &few))
+  *trial =
+      (struct weft_trial){ .depth = c->known == WEFT_ENDS ? WEFT_TRIAL_PATHS : WEFT_TRIAL_ENDS };
+  return c->known == WEFT_ENDS ? weft_bound_lanes_measures (s->segments, &job, &trial->job)
+                               : weft_bound_ends_measures (s->segments, &job, &trial->job);
+}
+
+/* Adds what the next bound of a candidate measures to n trials, unless it is among them. Returns
+ * the number of trials. */
+static uint32_t
+add_measurement (const struct searcher *s, const struct weft_candidate *c, struct weft_trial *trial,
+                 uint32_t n)
+{
+  if (!asks (s, c, &trial[n]))
     return n;
   for (uint32_t i = 0; i < n; i++)
-    if (memcmp (&trial[i].job, &few, sizeof few) == 0)
+    if (trial[i].depth == trial[n].depth &&
+        memcmp (&trial[i].job, &trial[n].job, sizeof trial->job) == 0)
       return n;
-  trial[n] = (struct weft_trial){ .job = few, .depth = WEFT_TRIAL_PATHS };
   return n + 1;
 }
 
-/* Measures the paths that the next bound of a candidate needs, and at the same time those of the
- * candidates that follow it. */
-static gboolean
-measure_paths (struct searcher *s, const struct aim *aim, const struct weft_candidate *first,
-               GError **error)
+/* Keeps what was measured, unless the process of the trial ended early. */
+static void
+keep_measurement (struct searcher *s, struct weft_trial *t)
 {
-  struct weft_trial trial[MOST_MEASURED];
+  if (t->depth == WEFT_TRIAL_PATHS)
+    weft_segment_cache_keep_paths (s->segments, &t->job, g_steal_pointer (&t->paths));
+  else if (t->ends)
+    weft_segment_cache_keep_ends (s->segments, &t->job, g_steal_pointer (&t->ends));
+  weft_trial_clear (t);
+}
+
+/* Measures what the next bound of a candidate needs, and at the same time what those of the
+ * candidates that follow it need. */
+static gboolean
+measure (struct searcher *s, const struct aim *aim, const struct weft_candidate *first,
+         GError **error)
+{
+  g_autofree struct weft_trial *trial = g_new (struct weft_trial, MOST_MEASURED + 1);
   GSequenceIter *at = g_sequence_get_begin_iter (aim->open);
-  uint32_t n = add_paths (s, first, trial, 0);
+  uint32_t n = add_measurement (s, first, trial, 0);
 
   if (n == 0)
     return TRUE;
   for (uint32_t i = 0; i < MOST_LOOKED_AT && n < MOST_MEASURED && !g_sequence_iter_is_end (at);
-       i++) {
-    n = add_paths (s, g_sequence_get (at), trial, n);
-    at = g_sequence_iter_next (at);
-  }
+       i++, at = g_sequence_iter_next (at))
+    n = add_measurement (s, g_sequence_get (at), trial, n);
   if (!weft_trials_run (&s->trials, trial, n, error))
     return FALSE;
-  for (uint32_t i = 0; i < n; i++) {
-    weft_segment_cache_keep_paths (s->segments, &trial[i].job, g_steal_pointer (&trial[i].paths));
-    weft_trial_clear (&trial[i]);
-  }
+  for (uint32_t i = 0; i < n; i++)
+    keep_measurement (s, &trial[i]);
   return TRUE;
 }
 
@@ -393,7 +411,7 @@ advance (struct searcher *s, const struct aim *aim, struct weft_candidate *c, GE
   const guint n[] = { s->families->len, s->strategies->len };
   GPtrArray *const lists[] = { s->families, s->strategies };
 
-  if (!measure_paths (s, aim, c, error))
+  if (!measure (s, aim, c, error))
     return FALSE;
   weft_searcher_approach (s, c);
   if (aim->is_wanted (s, c))

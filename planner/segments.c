@@ -115,8 +115,7 @@ weft_segment_cache_new (void)
   cache->known = g_hash_table_new_full (hash, equal, g_free, (GDestroyNotify) weft_segments_free);
   cache->flights =
       g_hash_table_new_full (hash_spec, equal_specs, g_free, (GDestroyNotify) weft_flights_free);
-  cache->ends =
-      g_hash_table_new_full (hash_job, equal_jobs, g_free, (GDestroyNotify) weft_ends_free);
+  cache->ends = g_hash_table_new_full (hash_job, equal_jobs, g_free, g_free);
   cache->replays = g_hash_table_new_full (hash_job, equal_jobs, g_free, g_free);
   cache->paths =
       g_hash_table_new_full (hash_job, equal_jobs, g_free, (GDestroyNotify) weft_paths_free);
@@ -195,6 +194,23 @@ weft_segment_cache_ends (weft_segment_cache *cache, const struct weft_job *job)
     g_hash_table_insert (cache->ends, g_memdup2 (&key, sizeof key), ends);
   }
   return ends->n > 0 ? ends : NULL;
+}
+
+gboolean
+weft_segment_cache_has_ends (const weft_segment_cache *cache, const struct weft_job *one)
+{
+  const struct job_key key = key_of (one);
+
+  return g_hash_table_contains (cache->ends, &key);
+}
+
+void
+weft_segment_cache_keep_ends (weft_segment_cache *cache, const struct weft_job *one,
+                              struct weft_ends *ends)
+{
+  const struct job_key key = key_of (one);
+
+  g_hash_table_insert (cache->ends, g_memdup2 (&key, sizeof key), ends);
 }
 
 const struct weft_paths *

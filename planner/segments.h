@@ -112,8 +112,11 @@ weft_segment_cache_ends (weft_segment_cache *cache, const struct weft_job *job);
 const struct weft_paths *
 weft_segment_cache_paths (weft_segment_cache *cache, const struct weft_job *few);
 
-/* Whether the cache has the paths of a job, and the paths that were measured elsewhere. The cache
- * takes over the paths, which may be NULL. */
+/* Whether the cache has the ends or the paths of a job, and those that were measured elsewhere. The
+ * cache takes them over. Paths may be NULL. */
+gboolean weft_segment_cache_has_ends (const weft_segment_cache *cache, const struct weft_job *one);
+void weft_segment_cache_keep_ends (weft_segment_cache *cache, const struct weft_job *one,
+                                   struct weft_ends *ends);
 gboolean weft_segment_cache_has_paths (const weft_segment_cache *cache, const struct weft_job *few);
 void weft_segment_cache_keep_paths (weft_segment_cache *cache, const struct weft_job *few,
                                     struct weft_paths *paths);

@@ -199,11 +199,12 @@ try (const struct weft_trials *how, struct weft_trial *trial)
 {
   struct run x = { .how = how, .trial = trial };
 
-  if (trial->depth == WEFT_TRIAL_PATHS) {
-    trial->plans[WEFT_PLAN_PRICED]++;
+  if (trial->depth == WEFT_TRIAL_ENDS)
+    trial->ends = weft_ends_measure (&trial->job, how->placements);
+  else if (trial->depth == WEFT_TRIAL_PATHS)
     trial->paths = weft_paths_of_job (&trial->job, how->placements);
+  if (trial->depth > WEFT_TRIAL_SIMULATED)
     return;
-  }
   if (how->whole)
     x.shortened = (struct weft_shortened){ .n = 1, .job[0] = trial->job };
   else
@@ -355,6 +356,8 @@ run_trial (void *user, const void *asked, void *result)
   r->room = task->room;
   if (trial.report)
     put_report (r, trial.report);
+  if (trial.ends)
+    put (r, trial.ends, weft_ends_bytes (trial.ends->n));
   if (trial.paths)
     put (r, trial.paths, weft_paths_bytes (trial.paths));
   weft_trial_clear (&trial);
@@ -379,10 +382,12 @@ take_result (const struct result *r, gboolean done, struct weft_trial *trial)
   memcpy (trial->plans, r->plans, sizeof trial->plans);
   if (!done || r->n_packed == 0)
     return;
-  if (trial->depth == WEFT_TRIAL_PATHS) {
+  if (trial->depth == WEFT_TRIAL_ENDS)
+    trial->ends = g_memdup2 (r->packed, r->n_packed);
+  else if (trial->depth == WEFT_TRIAL_PATHS)
     trial->paths = g_memdup2 (r->packed, r->n_packed);
+  if (trial->depth > WEFT_TRIAL_SIMULATED)
     return;
-  }
   trial->plan = weft_plan_new_draft (&trial->job, WEFT_PLAN_OUTLINED, NULL, &trial->error);
   if (trial->plan)
     trial->report = get_report (r, trial->plan);
@@ -500,5 +505,6 @@ weft_trial_clear (struct weft_trial *trial)
   g_clear_error (&trial->error);
   g_clear_pointer (&trial->report, weft_report_free);
   g_clear_pointer (&trial->plan, weft_plan_free);
+  g_clear_pointer (&trial->ends, g_free);
   g_clear_pointer (&trial->paths, weft_paths_free);
 }

@@ -5,6 +5,7 @@
  * processes. */
 #pragma once
 #include "core/report/report.h"
+#include "planner/ends.h"
 #include "planner/paths.h"
 #include "planner/worker_pool.h"
 
@@ -13,7 +14,10 @@ enum weft_trial_depth {
   WEFT_TRIAL_CLOCK, /* clock time and memory */
   /* if the step fits: also a simulation of proved plans, and the memory of the whole step */
   WEFT_TRIAL_SIMULATED,
-  WEFT_TRIAL_PATHS /* only the paths through the passes (paths.h) of a job of few microbatches */
+  /* only measurements for lower bounds: the ends of a job of one microbatch (ends.h), and the paths
+   * through the passes of a job of few microbatches (paths.h) */
+  WEFT_TRIAL_ENDS,
+  WEFT_TRIAL_PATHS
 };
 
 struct weft_trial {
@@ -36,6 +40,7 @@ struct weft_trial {
    * memory of that plan, without timeline; NULL: the step was not simulated */
   weft_plan *plan;
   weft_report *report;
+  struct weft_ends *ends;               /* of WEFT_TRIAL_ENDS */
   struct weft_paths *paths;             /* of WEFT_TRIAL_PATHS; NULL: they could not be measured */
   uint32_t plans[WEFT_PLAN_PROVED + 1]; /* number of plans that were built, by depth */
   uint64_t ops;                         /* number of ops of the short steps, over all roles */

@@ -135,9 +135,14 @@ gboolean
 weft_stack_lists (int64_t list, const char *word)
 {
   const char *text = g_quark_to_string ((GQuark) list);
-  g_auto (GStrv) words = g_strsplit (text, " ", -1);
+  size_t n = strlen (word);
 
-  return g_str_equal (text, "any") || g_strv_contains ((const char *const *) words, word);
+  if (g_str_equal (text, "any"))
+    return TRUE;
+  for (const char *at = text; (at = strstr (at, word)); at += n)
+    if ((at == text || at[-1] == ' ') && (at[n] == ' ' || at[n] == '\0'))
+      return TRUE;
+  return FALSE;
 }
 
 static gboolean
