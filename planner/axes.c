@@ -143,16 +143,16 @@ expert_ranks (const struct weft_job *job, int64_t out[MOST_VALUES])
   return has_replicas_alone (job) ? only (1, out) : n;
 }
 
-/* Whether a rule allows the order tp-cp-ep-pp-dp for the sizes of the mesh: experts must have as
- * many replicas as dense weights. */
+/* Whether the order tp-cp-ep-pp-dp exists: a rule demands that experts have as many replicas as
+ * dense weights. The device meshes of software with PyTorch's wrappers have the stages outside. */
 static gboolean
 may_nest_stages (const struct weft_job *job)
 {
   const union weft_strategy *s = &job->strategy;
+  gboolean alike = weft_job_expert_tp (job) * s->expert_model_parallel_size ==
+                   s->tensor_model_parallel_size * s->context_parallel_size;
 
-  return job->model.num_moe_experts == 0 ||
-         weft_job_expert_tp (job) * s->expert_model_parallel_size ==
-             s->tensor_model_parallel_size * s->context_parallel_size;
+  return !weft_job_is_torch (job) && (job->model.num_moe_experts == 0 || alike);
 }
 
 /* Both orders of stages and replicas, if any group lies differently in the fabric. In both, runs of

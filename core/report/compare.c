@@ -61,11 +61,14 @@ program_mismatch (const weft_program *p, const weft_program *q)
                           p->role, p->n_op, q->n_op, op, a, b);
 }
 
+/* The axes of a mesh, in the order in which ranks are numbered. */
 static char *
 mesh_text (const struct weft_mesh *m)
 {
-  return g_strdup_printf ("%u ranks (tensor %u, context %u, data %u, pipeline %u)", m->n_ranks,
-                          m->tp, m->cp, m->dp, m->pp);
+  return g_strdup_printf ("%u ranks (tensor %u, context %u, %s %u, %s %u)", m->n_ranks, m->tp,
+                          m->cp, m->stages_inside ? "pipeline" : "data",
+                          m->stages_inside ? m->pp : m->dp, m->stages_inside ? "data" : "pipeline",
+                          m->stages_inside ? m->dp : m->pp);
 }
 
 static char *
@@ -74,7 +77,8 @@ find_mismatch (const weft_plan *a, const weft_plan *b)
   const struct weft_mesh *m = &a->mesh, *n = &b->mesh;
   char *mismatch = NULL;
 
-  if (m->tp != n->tp || m->cp != n->cp || m->dp != n->dp || m->pp != n->pp) {
+  if (m->tp != n->tp || m->cp != n->cp || m->dp != n->dp || m->pp != n->pp ||
+      m->stages_inside != n->stages_inside) {
     g_autofree char *one = mesh_text (m), *two = mesh_text (n);
     return g_strdup_printf ("A has %s, B has %s", one, two);
   }

@@ -55,10 +55,12 @@ weft_report_print_job (const struct weft_job *job, GString *out)
   g_string_append_printf (
       out,
       "tensor %" G_GINT64_FORMAT ", context %" G_GINT64_FORMAT ", pipeline %" G_GINT64_FORMAT
-      ", data %" G_GINT64_FORMAT "; %" G_GINT64_FORMAT " sequence%s of %" G_GINT64_FORMAT
+      ", data %" G_GINT64_FORMAT "%s; %" G_GINT64_FORMAT " sequence%s of %" G_GINT64_FORMAT
       " tokens, microbatches %" G_GINT64_FORMAT " x %" G_GINT64_FORMAT "\n",
       s->tensor_model_parallel_size, s->context_parallel_size, s->pipeline_model_parallel_size,
-      weft_job_dp (job), job->train.global_batch_size, job->train.global_batch_size == 1 ? "" : "s",
+      weft_job_dp (job),
+      s->use_tp_pp_dp_mapping && s->pipeline_model_parallel_size > 1 ? ", stages inside" : "",
+      job->train.global_batch_size, job->train.global_batch_size == 1 ? "" : "s",
       job->model.seq_length, weft_job_microbatches (job), job->train.micro_batch_size);
 }
 

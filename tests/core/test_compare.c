@@ -619,6 +619,33 @@ different_programs_are_summed_up_alone (void **state)
   step_free (&b);
 }
 
+/* In another order of the axes a rank runs the program of another stage. */
+static void
+ranks_in_another_order_are_not_joined (void **state)
+{
+  static const char *const turned[] = { "--model",
+                                        "gpt2-nano",
+                                        "--topology",
+                                        "dgx-h100",
+                                        "--global-batch-size",
+                                        "16",
+                                        "--pipeline-model-parallel-size",
+                                        "4",
+                                        "--use-tp-pp-dp-mapping",
+                                        "true",
+                                        NULL };
+  struct step a = make_step (pipeline, &weft_exec_clock, FALSE);
+  struct step b = make_step (turned, &weft_exec_clock, FALSE);
+  g_autoptr (weft_compare) c = compare (&a, &b);
+
+  (void) state;
+  assert_non_null (strstr (c->mismatch, "data 2, pipeline 4), B has"));
+  assert_non_null (strstr (c->mismatch, "pipeline 4, data 2)"));
+  assert_int_equal (c->n_joined, 0);
+  step_free (&a);
+  step_free (&b);
+}
+
 static void
 the_first_op_that_differs_is_named (void **state)
 {
@@ -773,6 +800,7 @@ static const struct CMUnitTest tests[] = {
   cmocka_unit_test (a_wait_is_what_passes_after_lane_and_dependencies_are_free),
   cmocka_unit_test (a_receive_waits_for_its_sender),
   cmocka_unit_test (different_programs_are_summed_up_alone),
+  cmocka_unit_test (ranks_in_another_order_are_not_joined),
   cmocka_unit_test (the_first_op_that_differs_is_named),
   cmocka_unit_test (shapes_may_differ_in_the_same_program),
   cmocka_unit_test (a_job_differs_from_itself_in_nothing),

@@ -75,6 +75,26 @@ stages_inside_keep_a_pipeline_together (void **state)
   assert_int_equal (weft_mesh_beside (&m, 15, 1), 9);
 }
 
+/* What RankGenerator of core_v0.13.0 returns for order tp-cp-ep-pp-dp with tp = cp = dp = pp = 2,
+ * and for experts with tp = 1, ep = 4. */
+static void
+megatron_makes_these_groups (void **state)
+{
+  (void) state;
+  struct weft_mesh m = make (2, 2, 2, 2, TRUE);
+
+  m.etp = 1;
+  m.ep = 4;
+  assert_group (&m, WEFT_GROUP_DP, 0, 2, 8, 10);
+  assert_group (&m, WEFT_GROUP_DP, 5, 7, 13, 15);
+  assert_group (&m, WEFT_GROUP_CP, 12, 14);
+  assert_group (&m, WEFT_GROUP_PP, 11, 15);
+  assert_group (&m, WEFT_GROUP_MP, 2, 3, 6, 7);
+  assert_group (&m, WEFT_GROUP_EP, 8, 9, 10, 11);
+  assert_group (&m, WEFT_GROUP_EDP, 6, 14);
+  assert_group (&m, WEFT_GROUP_EMP, 8, 9, 10, 11, 12, 13, 14, 15);
+}
+
 /* ------------------------------------------------------------------- all groups */
 
 /* Coordinates of a rank; `copy` is its index among the ranks that hold the same dense weights. */
@@ -247,6 +267,7 @@ groups_have_equal_coordinates_in_both_orders (void **state)
 
 static const struct CMUnitTest tests[] = {
   cmocka_unit_test (megatron_documents_these_groups),
+  cmocka_unit_test (megatron_makes_these_groups),
   cmocka_unit_test (stages_inside_keep_a_pipeline_together),
   cmocka_unit_test (groups_have_equal_coordinates_in_both_orders),
 };
