@@ -356,6 +356,7 @@ draw_rare (GRand *rand)
   static const char *const clusters[] = { "dgx-h100", "dgx-a100", "l40s-pcie" };
   static const char *const more[] = { "gpus=8",
                                       "use_megatron_fsdp=true",
+                                      "pipeline_schedule=breadth-first",
                                       "distributed_config=fsdp2",
                                       "distributed_config=fsdp2 pipeline_schedule=zb-v",
                                       "distributed_config=fsdp2 pipeline_schedule=dualpipev",

@@ -329,8 +329,7 @@ replicated (const struct weft_job *job)
 
 /* Whether a schedule suits the data-parallel wrapper: a wrapper that reduces each microbatch
  * excludes schedules that split the backward pass, and only Megatron-Core's DDP has schedules with
- * two copies of the model. Under FSDP2, which prefetches weights across cells, lower bounds do not
- * hold for split backward passes, so the search does not try them there. */
+ * two copies of the model. */
 static gboolean
 suits_wrapper (const struct weft_job *job)
 {
@@ -338,8 +337,7 @@ suits_wrapper (const struct weft_job *job)
 
   if (weft_job_copies (job) > 1 && s->use_megatron_fsdp)
     return FALSE;
-  return !weft_job_splits_backward (job) ||
-         (!weft_job_is_torch (job) && !weft_job_reduces_each (job));
+  return !weft_job_splits_backward (job) || !weft_job_reduces_each (job);
 }
 
 /* Whether a schedule exists for the numbers of the job and suits its knobs. */
@@ -354,14 +352,13 @@ has_schedule (const struct weft_job *job, enum weft_schedule schedule)
   return !problem && weft_spec_broken (&spec) == WEFT_SPEC_FITS && suits_wrapper (&one);
 }
 
-/* Whether a schedule runs two passes at the same time while there are collectives of tensor
- * parallel ranks, which the lower bounds of such a pair cannot count: the search would have to
- * build the programs of nearly all of these strategies. */
+/* Whether lower bounds of a schedule are far too low: with two copies of the model they do not know
+ * the work after the last pass (ends.h), and most of them no waits for tensor parallel ranks. The
+ * search would have to build the programs of nearly all of these strategies. */
 static gboolean
-hides_collectives (const struct weft_job *job, enum weft_schedule schedule)
+has_loose_bounds (const struct weft_job *job, enum weft_schedule schedule)
 {
-  return (schedule == WEFT_SCHEDULE_DUALPIPE || schedule == WEFT_SCHEDULE_DUALPIPEV) &&
-         job->strategy.tensor_model_parallel_size > 1;
+  return schedule == WEFT_SCHEDULE_DUALPIPE && job->strategy.tensor_model_parallel_size > 1;
 }
 
 /* Lists the schedules with the trait `searched` that exist for the numbers of stages, chunks and
@@ -375,7 +372,7 @@ schedules (const struct weft_job *job, int64_t out[MOST_VALUES])
 
   for (unsigned i = 0; i < WEFT_N_SCHEDULE && (staged || n == 0); i++)
     if (weft_schedules[i].searched && (!staged || has_schedule (job, i)) &&
-        !hides_collectives (job, i) &&
+        !has_loose_bounds (job, i) &&
         (!has_chunks (job) || weft_schedules[i].chunks == WEFT_CHUNKS_ANY))
       out[n++] = i;
   return n;

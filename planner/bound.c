@@ -302,15 +302,25 @@ rank_bytes (const struct asked *a, uint32_t rank, const struct pass *pass)
   return bytes;
 }
 
+/* Seconds of recompute with which the backward cell of a chunk may begin before the gradient of the
+ * next stage arrives. Schedules whose transfers are part of a step wait for it before the cell. */
+static double
+early_of (const struct asked *a, const struct chunk *c)
+{
+  return weft_job_schedule (a->job)->exchange == WEFT_EXCHANGE_FREE
+             ? known_of (c, c->end - 1)->segment[c->end - 1].early
+             : 0;
+}
+
 /* Seconds for which earlier ranks delay the work of the ranks after `rank`: the passes of one
  * microbatch through its first chunk. If the backward is split, only the forward pass counts,
  * because weight gradients may run meanwhile. In a V and with two copies of the model, later ranks
- * need not wait. */
+ * need not wait. early: seconds of the backward pass that need not wait for later ranks. */
 static double
-delay_of (const struct asked *a, const struct pass *first)
+delay_of (const struct asked *a, const struct pass *first, double early)
 {
   if (!a->flights)
-    return first->way[WEFT_SEGMENT_FORWARD] + first->way[WEFT_SEGMENT_BACKWARD];
+    return first->way[WEFT_SEGMENT_FORWARD] + fmax (0, first->way[WEFT_SEGMENT_BACKWARD] - early);
   return a->flights->grid->n_stages == a->n_ranks && a->n_chunks == 1
              ? first->way[WEFT_SEGMENT_FORWARD]
              : 0;
@@ -334,7 +344,8 @@ bound_ranks (const struct asked *a, GArray *ranks)
     most = fmax (most, (a->m * seconds + ends) * ROUNDING);
     struct weft_rank_bytes bytes = rank_bytes (a, r, pass);
     g_array_append_val (ranks, bytes);
-    ends += delay_of (a, &pass[0]);
+    struct chunk first = chunk_of (a, r, 0);
+    ends += delay_of (a, &pass[0], early_of (a, &first));
   }
   return most;
 }
@@ -476,16 +487,6 @@ transfer_seconds (const struct asked *a)
   return least;
 }
 
-/* Seconds of recompute with which the backward cell of a chunk may begin before the gradient of the
- * next stage arrives. Schedules whose transfers are part of a step wait for it before the cell. */
-static double
-early_of (const struct asked *a, const struct chunk *c)
-{
-  return weft_job_schedule (a->job)->exchange == WEFT_EXCHANGE_FREE
-             ? known_of (c, c->end - 1)->segment[c->end - 1].early
-             : 0;
-}
-
 static struct weft_cell_times *
 cell_times (const struct asked *a)
 {
@@ -593,6 +594,7 @@ static void
 reset (union weft_strategy *s, gboolean sharded)
 {
   static const enum weft_knob knobs[] = {
+    WEFT_KNOB_outer_dp_sharding_strategy,
     WEFT_KNOB_optimizer_cpu_offload,
     WEFT_KNOB_optimizer_offload_fraction,
     WEFT_KNOB_overlap_cpu_optimizer_d2h_h2d,
@@ -608,6 +610,28 @@ reset (union weft_strategy *s, gboolean sharded)
       s->at[i] = weft_strategy_defaults ()->at[i];
 }
 
+/* Changes the schedule of a job to one with the same passes and two microbatches. FALSE: there is
+ * none. Schedules that need more microbatches have passes of their own. */
+static gboolean
+set_simple_schedule (struct weft_job *job)
+{
+  const struct weft_schedule_row *row = weft_job_schedule (job);
+  union weft_strategy *s = &job->strategy;
+  gboolean chunked = weft_job_chunks (job) > 1;
+  enum weft_schedule schedule = weft_ends_schedule (row, chunked);
+
+  if (row->least_micros > 0 || schedule == WEFT_N_SCHEDULE ||
+      (!chunked && weft_schedules[schedule].exchange != row->exchange))
+    return FALSE;
+  s->pipeline_schedule = schedule;
+  if (chunked) {
+    s->microbatch_group_size_per_vp_stage = WEFT_NONE;
+    s->overlap_p2p_comm = s->overlap_p2p_comm_warmup_flush = FALSE;
+  }
+  *job = weft_shorten_to (job, 2);
+  return weft_job_check (job, NULL);
+}
+
 /* Makes the job of few microbatches whose passes are measured. FALSE: it has as many microbatches
  * as `job`, or breaks a rule. */
 static gboolean
@@ -615,12 +639,15 @@ few_of (const struct weft_job *job, struct weft_job *few)
 {
   const struct weft_schedule_row *row = weft_job_schedule (job);
   int64_t least = row->least_micros * job->strategy.pipeline_model_parallel_size;
+  struct weft_job own = *job;
 
-  *few = *job;
-  reset (&few->strategy, fills_lanes (job) || weft_job_is_torch (job));
-  *few = weft_shorten_most (few);
-  if (weft_job_microbatches (few) < least)
-    *few = weft_shorten_to (few, least);
+  reset (&own.strategy, fills_lanes (job) || weft_job_is_torch (job));
+  *few = own;
+  if (!set_simple_schedule (few)) {
+    *few = weft_shorten_most (&own);
+    if (weft_job_microbatches (few) < least)
+      *few = weft_shorten_to (few, least);
+  }
   return weft_job_microbatches (few) < weft_job_microbatches (job) && weft_job_check (few, NULL);
 }
 

@@ -5,9 +5,8 @@
 
 /* -------------------------------------------------------------------------- the job */
 
-/* A schedule with the stages of `row` that exists for one microbatch; WEFT_N_SCHEDULE: none. */
-static enum weft_schedule
-schedule_like (const struct weft_schedule_row *row, gboolean chunked)
+enum weft_schedule
+weft_ends_schedule (const struct weft_schedule_row *row, gboolean chunked)
 {
   switch (row->shape) {
   case WEFT_GRID_LOOP:
@@ -55,7 +54,7 @@ weft_ends_job (const struct weft_job *job, struct weft_job *one)
 {
   const struct weft_schedule_row *row = weft_job_schedule (job);
   gboolean chunked = weft_job_chunks (job) > 1;
-  enum weft_schedule schedule = row ? schedule_like (row, chunked) : WEFT_N_SCHEDULE;
+  enum weft_schedule schedule = row ? weft_ends_schedule (row, chunked) : WEFT_N_SCHEDULE;
 
   if (schedule == WEFT_N_SCHEDULE)
     return FALSE;

@@ -27,6 +27,10 @@ weft_ends_bytes (uint32_t n)
   return sizeof (struct weft_ends) + n * sizeof (struct weft_end);
 }
 
+/* A schedule with the stages of `row` that exists for any number of microbatches, also for one;
+ * WEFT_N_SCHEDULE: none. chunked: a rank has several chunks. */
+enum weft_schedule weft_ends_schedule (const struct weft_schedule_row *row, gboolean chunked);
+
 /* Makes the job on which the ends of `job` are measured. Jobs with equal results have equal ends.
  * FALSE: there is none. */
 gboolean weft_ends_job (const struct weft_job *job, struct weft_job *one);

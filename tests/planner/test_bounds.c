@@ -82,24 +82,23 @@ some_bounds_hold (const struct weft_job *job, GRand *rand, uint32_t n)
 }
 
 /* Bounds that were too high. Recompute begins before the gradient of the next stage arrives, also
- * if the measured program, which has replicas, copies gathered weights first. Weight gradients of
+ * if the measured program, which has replicas, copies gathered weights first; earlier stages then
+ * have less to do after this gradient. Weight gradients of
  * whole backward passes fill waits for tensor parallel collectives. */
 static void
 early_recompute_and_filled_waits_are_not_counted (void **state)
 {
-  static const char *const jobs[][8] = {
-    { "stack", "weft", "distributed-config", "fsdp2", "pipeline-schedule", "zb-v",
-      "recompute-granularity", "full" },
-    { "tensor-model-parallel-size", "2", "sequence-parallel", "true", "pipeline-schedule",
-      "dualpipe", "recompute-granularity", "none" },
-    { "tensor-model-parallel-size", "2", "sequence-parallel", "true", "pipeline-schedule",
-      "dualpipev", "recompute-granularity", "full" },
+  static const struct {
+    const char *stages, *micro_batch, *more[4];
+  } jobs[] = {
+    { "4", "8", { "distributed-config", "fsdp2", "pipeline-schedule", "zb-v" } },
+    { "4", "4", { "overlap-grad-reduce", "true", "pipeline-schedule", "breadth-first" } },
+    { "2", "2", { "tensor-model-parallel-size", "2", "pipeline-schedule", "dualpipe" } },
+    { "2", "2", { "tensor-model-parallel-size", "2", "pipeline-schedule", "dualpipev" } },
   };
 
   (void) state;
   for (unsigned i = 0; i < G_N_ELEMENTS (jobs); i++) {
-    const char *const *j = jobs[i];
-    gboolean full = g_str_equal (j[7], "full");
     const char *words[] = { "model",
                             "gpt2-nano",
                             "topology",
@@ -107,23 +106,21 @@ early_recompute_and_filled_waits_are_not_counted (void **state)
                             "gpus",
                             "4",
                             "pipeline-model-parallel-size",
-                            i == 0 ? "4" : "2",
+                            jobs[i].stages,
                             "micro-batch-size",
-                            i == 0 ? "8" : "2",
+                            jobs[i].micro_batch,
                             "global-batch-size",
                             "16",
-                            j[0],
-                            j[1],
-                            j[2],
-                            j[3],
-                            j[4],
-                            j[5],
-                            j[6],
-                            j[7],
-                            full ? "recompute-method" : NULL,
+                            "recompute-granularity",
+                            "full",
+                            "recompute-method",
                             "uniform",
                             "recompute-num-layers",
                             "1",
+                            jobs[i].more[0],
+                            jobs[i].more[1],
+                            jobs[i].more[2],
+                            jobs[i].more[3],
                             NULL };
     struct weft_job job = open_job (words);
     g_autoptr (weft_segment_cache) cache = weft_segment_cache_new ();
