@@ -87,7 +87,7 @@ static void
 take_bound (struct searcher *s, struct weft_candidate *c, const struct weft_trial *t)
 {
   c->bound = fmax (c->bound, t->seconds);
-  c->ops = t->ops;
+  c->work = t->work;
   c->known = WEFT_PROGRAM;
   if (!is_wide (s))
     return;
@@ -108,7 +108,7 @@ take_clock (struct searcher *s, struct weft_candidate *c, struct weft_trial *t)
   c->bytes = t->least > capacity ? t->least : t->bytes;
   c->plan = g_steal_pointer (&t->plan);
   c->report = g_steal_pointer (&t->report);
-  s->n_ops += c->report ? t->ops : 0;
+  s->n_ops += c->report ? t->work : 0;
   double *best = c->fate == WEFT_FATE_RANKED ? &s->best_clock : &s->nearest_miss;
   *best = fmin (*best, c->clock);
   if (is_wide (s) && c->report && c->report->fits)
@@ -337,7 +337,7 @@ joins (const struct searcher *s, const struct aim *aim, const struct weft_candid
 {
   if (next_depth (c, aim) != WEFT_TRIAL_SIMULATED)
     return TRUE;
-  *n_ops += c->ops;
+  *n_ops += c->work;
   return s->n_ops + *n_ops <= most_ops (s);
 }
 

@@ -20,17 +20,18 @@ struct weft_trial {
   GError *error;    /* why the trial failed, or why the step cannot be captured as a CUDA graph */
   gboolean refused; /* TRUE: the step cannot be captured as a CUDA graph */
   double seconds;   /* clock time */
-  /* bytes of the role that needs most: the planned bytes, and the bytes without padding; 0 for
-   * WEFT_TRIAL_BOUND */
+  /* bytes of the role that needs most: the planned bytes of the short steps, and the bytes of the
+   * whole step without padding; 0 for WEFT_TRIAL_BOUND */
   double bytes, least;
-  /* TRUE: `bytes` are those of the whole step, because both short steps need them */
-  gboolean steady;
   /* the plan of the whole step, without its programs, and a report with the simulated times and the
    * memory of that plan, without timeline; NULL: the step was not simulated */
   weft_plan *plan;
   weft_report *report;
   uint32_t plans[WEFT_PLAN_PROVED + 1]; /* number of plans that were built, by depth */
-  uint64_t ops; /* number of ops of the short steps, over all roles */
+  uint64_t ops;                         /* number of ops of the short steps, over all roles */
+  /* the work of a trial of depth WEFT_TRIAL_SIMULATED, as a number of simulated ops: `ops`, and a
+   * share of the ops of the whole step if its plan is needed */
+  uint64_t work;
 };
 
 struct weft_trials {
