@@ -2,9 +2,10 @@
  * a second, and how these rates change with the GPUs of the cluster and the microbatches of a step.
  *
  * bench_search               prints the rates for GPT-3 175B
- * bench_search memory [N]    compares the live bytes that a search computes for N random
- *                            candidates, from short steps, with those of the plans of whole steps;
- *                            and the planned bytes where both short steps need the same [5000]
+ * bench_search memory [N [SEED]]
+ *                            compares the live bytes and the clock times that a search computes for
+ *                            N random candidates, from short steps, with those of the plans of
+ *                            whole steps, and prints candidates that differ [5000 20261124]
  * bench_search brute [N]     searches five spaces, and simulates N random candidates of them, of
  *                            which none may be faster than the answer of its search [3000]
  * bench_search bounds [N]    compares the lower bounds of N random candidates with the clock times
@@ -27,6 +28,7 @@
 #include "planner/planner.h"
 #include "planner/space.h"
 #include "planner/trials.h"
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -220,52 +222,112 @@ draw (GRand *rand)
                           batches[g_rand_int_range (rand, 0, G_N_ELEMENTS (batches))]);
 }
 
-/* Whether the live bytes from short steps are those of the plan of the whole step, and the planned
- * bytes too if the short steps agree. Sets *is_long to TRUE if the step is long enough to be
- * shortened. */
+/* Upper ends of the classes into which differences of clock times are counted, relative to the
+ * clock time of the whole step. */
+static const double classes[] = { 1e-9, 1e-4, 1e-3, 1e-2, INFINITY };
+
+/* What short steps said about the whole steps of random candidates. */
+struct comparison {
+  guint n, n_long,
+      n_agree; /* candidates: all; long enough to be shortened; with equal live bytes */
+  guint
+      by_class[G_N_ELEMENTS (classes)]; /* long candidates by the difference of their clock time */
+  double lowest, highest;               /* the extreme differences */
+};
+
+static double
+clock_seconds (const weft_plan *plan)
+{
+  const union weft_clock_options own = { { .roles = TRUE } };
+  const struct weft_exec_options exec = { .own = weft_own_options_of (weft_exec_clock.options,
+                                                                      own.at) };
+  g_autoptr (weft_timeline) t = weft_exec_run (&weft_exec_clock, plan, &exec, NULL);
+
+  return t ? t->seconds : NAN;
+}
+
+static void
+print_difference (const struct weft_job *job, double bytes, double seconds)
+{
+  g_autofree char *text = weft_job_print (job);
+
+  printf ("live bytes differ by %.0f, clock time by %.2g:\n%s\n", bytes, seconds, text);
+}
+
+static void
+count_difference (struct comparison *c, double off)
+{
+  guint class = 0;
+
+  while (fabs (off) > classes[class])
+    class ++;
+  c->by_class[class]++;
+  c->lowest = fmin (c->lowest, off);
+  c->highest = fmax (c->highest, off);
+}
+
+/* Compares the live bytes and the clock time that a trial extrapolates from short steps with those
+ * of the plan of the whole step. */
 static gboolean
-agrees (const struct weft_job *job, gboolean *is_long)
+compare_one (struct comparison *c, const struct weft_job *job)
 {
   g_autoptr (weft_placements) placements = weft_placements_new ();
   g_autoptr (weft_plan) whole = weft_plan_new_draft (job, WEFT_PLAN_PLACED, placements, NULL);
   struct weft_trials how = { .placements = placements, .n_workers = 1 };
   struct weft_trial trial = { .job = *job, .depth = WEFT_TRIAL_CLOCK };
 
-  weft_trials_run (&how, &trial, 1, NULL);
-  *is_long = trial.plans[WEFT_PLAN_PLACED] > 1;
+  if (!whole || !weft_trials_run (&how, &trial, 1, NULL))
+    return FALSE;
+  double bytes = trial.least - (double) weft_plan_least_bytes (whole), off = 0;
+  if (trial.plans[WEFT_PLAN_PLACED] > 1) {
+    off = trial.seconds / clock_seconds (whole) - 1;
+    count_difference (c, off);
+    c->n_long++;
+  }
+  c->n++;
+  c->n_agree += bytes == 0;
+  if (bytes != 0 || fabs (off) > 1e-2)
+    print_difference (job, bytes, off);
   weft_trial_clear (&trial);
-  return whole && trial.least == (double) weft_plan_least_bytes (whole) &&
-         (!trial.steady || trial.bytes == (double) weft_plan_worst_bytes (whole));
+  return TRUE;
+}
+
+/* Draws candidates of one space and compares them, until `n` candidates were compared. */
+static gboolean
+compare_some (struct comparison *c, GRand *rand, guint n)
+{
+  g_autofree char *words = draw (rand);
+  struct weft_job job;
+
+  if (!assemble (words, &job))
+    return FALSE;
+  g_autoptr (GArray) space = weft_space_enumerate_within (&job, &whole_space);
+  for (guint i = 0; i < 50 && c->n < n; i++) {
+    guint at = (guint) g_rand_int_range (rand, 0, (gint) space->len);
+    struct weft_job one = weft_space_job (&job, &g_array_index (space, struct weft_choice, at));
+    if (weft_job_check (&one, NULL) && !compare_one (c, &one))
+      return FALSE;
+  }
+  return TRUE;
 }
 
 static int
-compare_memory (guint n)
+compare_memory (guint n, guint32 seed)
 {
-  g_autoptr (GRand) rand = g_rand_new_with_seed (20261124);
-  guint n_long = 0, n_agree = 0;
+  g_autoptr (GRand) rand = g_rand_new_with_seed (seed);
+  struct comparison c = { 0 };
 
-  for (guint done = 0; done < n;) {
-    g_autofree char *words = draw (rand);
-    struct weft_job job;
-    if (!assemble (words, &job))
+  while (c.n < n)
+    if (!compare_some (&c, rand, n))
       return 1;
-    g_autoptr (GArray) space = weft_space_enumerate_within (&job, &whole_space);
-    for (guint i = 0; i < 50 && done < n; i++) {
-      guint at = (guint) g_rand_int_range (rand, 0, (gint) space->len);
-      struct weft_job one = weft_space_job (&job, &g_array_index (space, struct weft_choice, at));
-      gboolean is_long, agree;
-      if (!weft_job_check (&one, NULL))
-        continue;
-      agree = agrees (&one, &is_long);
-      n_long += is_long;
-      n_agree += agree;
-      done++;
-    }
-  }
-  printf ("%u candidates, %u of them extrapolated from short steps: bytes equal those of the whole "
-          "step for %u\n",
-          n, n_long, n_agree);
-  return n_agree < n;
+  printf ("%u candidates, %u of them extrapolated from short steps: live bytes equal those of the "
+          "whole step for %u\n",
+          c.n, c.n_long, c.n_agree);
+  printf ("clock times of the %u, relative to that of the whole step: %+.2g to %+.2g;", c.n_long,
+          c.lowest, c.highest);
+  for (guint i = 0; i < G_N_ELEMENTS (classes); i++)
+    printf (" %u up to %g%s", c.by_class[i], classes[i], classes[i] < INFINITY ? "," : "\n");
+  return c.n_agree < c.n;
 }
 
 /* ------------------------------------------------------------------- brute force */
@@ -528,7 +590,8 @@ main (int argc, char **argv)
   if (argc > 1 && strcmp (argv[1], "large") == 0)
     return search_larges (argc > 2 ? argv[2] : NULL);
   if (argc > 1 && strcmp (argv[1], "memory") == 0)
-    return compare_memory (argc > 2 ? (guint) strtoul (argv[2], NULL, 10) : 5000);
+    return compare_memory (argc > 2 ? (guint) strtoul (argv[2], NULL, 10) : 5000,
+                           argc > 3 ? (guint32) strtoul (argv[3], NULL, 10) : 20261124);
   if (argc > 1 && strcmp (argv[1], "brute") == 0)
     return compare_brute (argc > 2 ? (guint) strtoul (argv[2], NULL, 10) : 3000);
   print_rates ();

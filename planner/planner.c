@@ -82,7 +82,7 @@ static void
 take_bound (struct searcher *s, struct weft_candidate *c, const struct weft_trial *t)
 {
   c->bound = fmax (c->bound, fmax (t->seconds, t->contended));
-  c->ops = t->ops;
+  c->work = t->work;
   c->known = WEFT_PROGRAM;
   if (!is_wide (s))
     return;
@@ -103,7 +103,7 @@ take_clock (struct searcher *s, struct weft_candidate *c, struct weft_trial *t)
   c->bytes = t->least > capacity ? t->least : t->bytes;
   c->plan = g_steal_pointer (&t->plan);
   c->report = g_steal_pointer (&t->report);
-  s->n_ops += c->report ? t->ops : 0;
+  s->n_ops += c->report ? t->work : 0;
   double *best = c->fate == WEFT_FATE_RANKED ? &s->best_clock : &s->nearest_miss;
   *best = fmin (*best, c->clock);
   if (is_wide (s) && c->report && c->report->fits)
@@ -332,7 +332,7 @@ joins (const struct searcher *s, const struct aim *aim, const struct weft_candid
 {
   if (next_depth (c, aim) != WEFT_TRIAL_SIMULATED)
     return TRUE;
-  *n_ops += c->ops;
+  *n_ops += c->work;
   return s->n_ops + *n_ops <= most_ops (s);
 }
 
@@ -494,7 +494,7 @@ refine (struct searcher *s, const struct aim *aim, struct weft_candidate *first,
   for (uint32_t i = 0; i < n && ok; i++) {
     trial[i].job = weft_space_job (s->job, &batch[i]->choice);
     trial[i].depth = next_depth (batch[i], aim);
-    trial[i].expected_ops = batch[i]->ops;
+    trial[i].expected_ops = batch[i]->work;
   }
   ok = ok && run_trials (s, trial, n, error);
   for (uint32_t i = 0; i < n && ok; i++)
@@ -522,7 +522,7 @@ reopen (struct searcher *s, GSequence *aside)
 static gboolean
 is_near (const struct searcher *s, const struct weft_candidate *c)
 {
-  return s->n_ops + c->ops >= most_ops (s) && least (c) >= s->best_simulated * (1 - NEAR);
+  return s->n_ops + c->work >= most_ops (s) && least (c) >= s->best_simulated * (1 - NEAR);
 }
 
 /* The candidate that is refined next, although its bound is not the lowest: before the first

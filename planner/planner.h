@@ -21,8 +21,9 @@
  *
  * Step time grows linearly with the number of microbatches once the pipeline is full; memory grows
  * linearly or is constant. A long step is therefore priced, proved and simulated as two short ones
- * and extrapolated (shorten.h). The plan of a finalist's whole step is built only if the two
- * short steps need different numbers of bytes.
+ * and extrapolated (shorten.h). The memory and the clock time of a finalist are those of the plan
+ * of its whole step (trials.c). Software without an arena needs this plan only if the memory of the
+ * two short steps differs.
  *
  * The steps that build programs are trials (trials.h). They run in several processes, for the
  * candidate with the lowest bound and for the few candidates that follow it.
@@ -63,7 +64,7 @@ struct weft_candidate {
   /* kind of the bound in `bound` */
   enum { WEFT_FLOPS, WEFT_PASSES, WEFT_SCHEDULE, WEFT_ENDS, WEFT_LANES, WEFT_PROGRAM } known;
   double seconds; /* simulated step time, seconds */
-  uint64_t ops;   /* number of ops of its short steps (shorten.h); 0 if not known */
+  uint64_t work;  /* work of its simulation in ops (trials.h); 0 if not known */
   /* TRUE: no candidate fits in memory, and the `bytes` of this candidate were measured on its
    * plan */
   gboolean weighed;
@@ -130,7 +131,7 @@ struct weft_search_options {
   /* number of candidates to simulate; 0: 10, but fewer if `most_ops` ops were simulated and the gap
    * is at most 1 % */
   uint32_t finalists;
-  uint32_t most_ops; /* number of ops of short steps (shorten.h); 0: as many as take about 15 s */
+  uint32_t most_ops; /* work of simulations in ops (trials.h); 0: as much as takes about 15 s */
   /* predict steps that are captured and launched as one CUDA graph; a candidate whose step cannot
    * be captured breaks a rule */
   gboolean graph;

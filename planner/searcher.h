@@ -23,7 +23,7 @@ struct searcher {
   double last_clock;     /* highest clock time of the finalists; set once all finalists are known */
   double best_simulated; /* lowest simulated time of all candidates */
   uint32_t n_steps;      /* number of bounds and times computed */
-  /* number of ops of the short steps that were simulated, and a share of those in other trials */
+  /* work of the simulations so far (struct weft_trial), and a share of the ops in other trials */
   uint64_t n_ops;
   struct weft_search_plans plans;
   gboolean stopped;

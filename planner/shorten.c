@@ -103,14 +103,14 @@ further (const struct weft_shortened *shortened, double shorter, double longer)
 
 static struct weft_report_overlap
 further_overlap (const struct weft_shortened *shortened, const struct weft_report_overlap *a,
-                 const struct weft_report_overlap *b, double step)
+                 const struct weft_report_overlap *b, double late, double step)
 {
   struct weft_report_overlap sum = {
     .compute_s = further (shortened, a->compute_s, b->compute_s),
     .communication_s = further (shortened, a->communication_s, b->communication_s),
     .exposed_communication_s =
         further (shortened, a->exposed_communication_s, b->exposed_communication_s),
-    .bubble_s = further (shortened, a->bubble_s, b->bubble_s),
+    .bubble_s = further (shortened, a->bubble_s, b->bubble_s) + late,
     .launch_wait_s = further (shortened, a->launch_wait_s, b->launch_wait_s),
   };
 
@@ -124,9 +124,10 @@ further_overlap (const struct weft_shortened *shortened, const struct weft_repor
  * are extrapolated linearly, like seconds. */
 static struct weft_report_iteration
 further_iteration (const struct weft_shortened *shortened, const struct weft_job *job,
-                   const struct weft_report_iteration *a, const struct weft_report_iteration *b)
+                   const struct weft_report_iteration *a, const struct weft_report_iteration *b,
+                   double late)
 {
-  double step = further (shortened, a->time_s, b->time_s);
+  double step = further (shortened, a->time_s, b->time_s) + late;
   double tokens = (double) job->train.global_batch_size /
                   (double) shortened->job[1].train.global_batch_size * b->time_s / step;
   double hardware = further (shortened, a->hfu * a->time_s, b->hfu * b->time_s) / step;
@@ -154,7 +155,7 @@ further_axis (const struct weft_shortened *shortened, const struct weft_report_a
 
 void
 weft_shortened_report (const struct weft_shortened *shortened, const struct weft_job *job,
-                       weft_report *const of[2], weft_report *report)
+                       weft_report *const of[2], double late, weft_report *report)
 {
   report->iteration = of[0]->iteration;
   report->overlap = of[0]->overlap;
@@ -162,7 +163,8 @@ weft_shortened_report (const struct weft_shortened *shortened, const struct weft
     return;
   for (int lane = 0; lane < WEFT_N_LANE; lane++)
     report->axis[lane] = further_axis (shortened, &of[0]->axis[lane], &of[1]->axis[lane]);
-  report->iteration = further_iteration (shortened, job, &of[0]->iteration, &of[1]->iteration);
+  report->iteration =
+      further_iteration (shortened, job, &of[0]->iteration, &of[1]->iteration, late);
   report->overlap =
-      further_overlap (shortened, &of[0]->overlap, &of[1]->overlap, report->iteration.time_s);
+      further_overlap (shortened, &of[0]->overlap, &of[1]->overlap, late, report->iteration.time_s);
 }

@@ -33,6 +33,8 @@ double weft_shortened_seconds (const struct weft_shortened *shortened, const dou
 double weft_shortened_bytes (const struct weft_shortened *shortened, const double bytes[2]);
 
 /* Sets seconds, rates, fractions and the communication of each axis in the report of the long step,
- * by extrapolation from the reports of the short steps. The memory in the report is not changed. */
+ * by extrapolation from the reports of the short steps. `late`: seconds by which ops of the long
+ * step wait longer than extrapolated; they count as idle. The memory in the report is not
+ * changed. */
 void weft_shortened_report (const struct weft_shortened *shortened, const struct weft_job *job,
-                            weft_report *const of[2], weft_report *report);
+                            weft_report *const of[2], double late, weft_report *report);

@@ -5,17 +5,22 @@
 #include "exec_sim/exec_sim.h"
 #include "planner/contention.h"
 #include "planner/shorten.h"
+#include <math.h>
 #include <string.h>
 
 /* ---------------------------------------------------------------------- one trial */
+
+/* To build and place an op takes about half as long as to do that, to prove it and to simulate it
+ * (bench/README.md, the rows `all` and `plan` without `check`). */
+enum { PLACED_OPS_PER_OP = 2 };
 
 /* A trial that runs. A long step is extrapolated from two short steps. */
 struct run {
   const struct weft_trials *how;
   struct weft_trial *trial;
   struct weft_shortened shortened;
-  double seconds[2], contended[2], bytes[2], least[2]; /* figures of the two short steps */
-  weft_report *of[2];                                  /* reports of the simulated short steps */
+  double seconds[2], contended[2], bytes[2], least[2], ops[2]; /* figures of the short steps */
+  weft_report *of[2]; /* reports of the simulated short steps */
 };
 
 static weft_plan *
@@ -25,32 +30,39 @@ build (struct run *x, const struct weft_job *job, enum weft_plan_depth depth)
   return weft_plan_new_draft (job, depth, x->how->placements, &x->trial->error);
 }
 
-static uint64_t
+static double
 count_ops (const weft_plan *plan)
 {
-  uint64_t sum = 0;
+  double sum = 0;
 
   for (uint32_t role = 0; role < plan->n_roles; role++)
     sum += plan->role[role]->n_op;
   return sum;
 }
 
-/* Computes the clock time of short step i and, if the plan has it, its memory. */
-static gboolean
-clock_step (struct run *x, uint32_t i, const weft_plan *plan)
+/* The clock time of a plan, seconds; NAN with x->trial->error: it has none. */
+static double
+clock_seconds (struct run *x, const weft_plan *plan)
 {
   const union weft_clock_options own = { { .graph = x->how->graph, .roles = TRUE } };
   const struct weft_exec_options exec = { .own = weft_own_options_of (weft_exec_clock.options,
                                                                       own.at) };
+  g_autoptr (weft_timeline) t = weft_exec_run (&weft_exec_clock, plan, &exec, &x->trial->error);
 
-  x->trial->refused = own.graph && !weft_exec_check_graph (plan, &x->trial->error);
+  return t ? t->seconds : NAN;
+}
+
+/* Computes the clock time of short step i and, if the plan has it, its memory. */
+static gboolean
+clock_step (struct run *x, uint32_t i, const weft_plan *plan)
+{
+  x->trial->refused = x->how->graph && !weft_exec_check_graph (plan, &x->trial->error);
   if (x->trial->refused)
     return FALSE;
-  g_autoptr (weft_timeline) t = weft_exec_run (&weft_exec_clock, plan, &exec, &x->trial->error);
-  if (!t)
+  x->seconds[i] = clock_seconds (x, plan);
+  if (isnan (x->seconds[i]))
     return FALSE;
-  x->seconds[i] = t->seconds;
-  x->contended[i] = weft_contention_bound (plan, x->contended[0] > 0 ? 0 : t->seconds);
+  x->contended[i] = weft_contention_bound (plan, x->contended[0] > 0 ? 0 : x->seconds[i]);
   if (x->trial->depth == WEFT_TRIAL_BOUND)
     return TRUE;
   x->bytes[i] = (double) weft_plan_worst_bytes (plan);
@@ -83,7 +95,7 @@ shares_plans (const struct run *x)
 }
 
 /* Whether a simulation is wanted by the memory of short step i. If this step does not fit, the long
- * step does not fit either, because it needs at least as many bytes. */
+ * step is taken not to fit either, because it has at least as many bytes alive. */
 static gboolean
 may_fit (const struct run *x, uint32_t i)
 {
@@ -100,7 +112,7 @@ try_step (struct run *x, uint32_t i, gboolean simulates)
 
   if (!plan || !clock_step (x, i, plan))
     return FALSE;
-  x->trial->ops += count_ops (plan);
+  x->ops[i] = count_ops (plan);
   if (!simulates || !may_fit (x, i))
     return TRUE;
   x->of[i] = simulate_step (x, plan);
@@ -116,6 +128,15 @@ further_contended (const struct run *x)
   if (x->shortened.n == 2 && x->contended[1] <= 0)
     return 0;
   return x->contended[0] > 0 ? weft_shortened_seconds (&x->shortened, x->contended) : 0;
+}
+
+/* The number of ops of the whole step of which a simulation of the trial needs the plan. */
+static double
+ops_of_whole (const struct run *x)
+{
+  if (x->shortened.n == 1 || x->trial->job.stack.live_memory)
+    return 0;
+  return weft_shortened_seconds (&x->shortened, x->ops);
 }
 
 /* Computes the clock time and the memory of the step and, if one plan serves for both, the reports
@@ -135,8 +156,8 @@ try_steps (struct run *x)
   t->contended = further_contended (x);
   t->bytes = weft_shortened_bytes (&x->shortened, x->bytes);
   t->least = weft_shortened_bytes (&x->shortened, x->least);
-  t->steady =
-      x->shortened.n == 1 || (x->bytes[0] == x->bytes[1] && !weft_shortened_grows (&x->shortened));
+  t->ops = (uint64_t) (x->ops[0] + x->ops[1]);
+  t->work = t->ops + (uint64_t) ops_of_whole (x) / PLACED_OPS_PER_OP;
   return TRUE;
 }
 
@@ -154,44 +175,68 @@ simulate_steps (struct run *x)
   return TRUE;
 }
 
-/* Whether the longer short step has the memory of the whole step, and no op of it waits for
- * memory: further microbatches use the same bytes again. `bench_search memory` compares 5,000
- * strategies with the plans of their whole steps. */
+static gboolean
+is_equal (const struct weft_report_role *a, const struct weft_report_role *b)
+{
+  return a->peak_bytes == b->peak_bytes && a->cached_bytes == b->cached_bytes &&
+         a->host_bytes == b->host_bytes && !a->stalls.cause && !b->stalls.cause;
+}
+
+/* Whether the longer short step has the memory of the whole step. The bytes that are alive follow
+ * from the short steps, so this holds for software without an arena if both short steps have the
+ * same memory. It does not hold for an arena. Buffers are packed into an arena by size, over the
+ * whole step (core/plan/fit.h): the first microbatches get other places than later ones, and it
+ * takes more microbatches than short steps have until the places repeat. In one of 17 strategies
+ * whose short steps have the same arenas, the arena of the whole step is larger or smaller. */
 static gboolean
 tells_memory (const struct run *x)
 {
+  if (!x->trial->job.stack.live_memory || weft_shortened_grows (&x->shortened))
+    return FALSE;
   for (uint32_t role = 0; role < x->of[1]->n_roles; role++)
-    if (x->of[1]->role[role].stalls.cause)
+    if (!is_equal (&x->of[0]->role[role], &x->of[1]->role[role]))
       return FALSE;
-  return x->trial->steady;
+  return TRUE;
+}
+
+/* Makes the report of the memory of the whole step, and sets the clock time of the whole step. Its
+ * plan need not be proved, because the plans of the short steps are proved and this plan is not
+ * executed. Sets *late to the seconds by which the clock time exceeds the extrapolated one (it may
+ * be negative): ops that wait until bytes are free delay each step once, by a time that depends on
+ * the places of the buffers. Between two short steps, such a delay looks like the time of
+ * microbatches, and is extrapolated. */
+static weft_report *
+report_whole (struct run *x, double *late)
+{
+  struct weft_trial *t = x->trial;
+  gboolean live = t->job.stack.live_memory;
+  g_autoptr (weft_plan) plan = build (x, &t->job, live ? WEFT_PLAN_PROVED : WEFT_PLAN_PLACED);
+  double clock = plan ? (live ? t->seconds : clock_seconds (x, plan)) : NAN;
+
+  if (isnan (clock))
+    return NULL;
+  *late = clock - t->seconds;
+  t->seconds = clock;
+  return weft_report_new (plan, NULL);
 }
 
 /* Makes the report of the whole step: its memory, and the times of the short steps. A step that is
- * not shortened has this report already. If the short steps do not tell the memory of a long step,
- * its plan is built; this plan need not be proved, because the plans of the short steps are proved
- * and the plan of the long step is not executed. */
-static gboolean
+ * not shortened has this report already. */
+static void
 report_step (struct run *x)
 {
   struct weft_trial *t = x->trial;
+  double late = 0;
 
   if (x->shortened.n == 1) {
     t->report = g_steal_pointer (&x->of[0]);
-    return TRUE;
+    return;
   }
   weft_report longer = *x->of[1];
   weft_report *const of[2] = { x->of[0], &longer };
-  if (tells_memory (x))
-    t->report = g_steal_pointer (&x->of[1]);
-  else {
-    enum weft_plan_depth depth = t->job.stack.live_memory ? WEFT_PLAN_PROVED : WEFT_PLAN_PLACED;
-    g_autoptr (weft_plan) plan = build (x, &t->job, depth);
-    if (!plan)
-      return FALSE;
-    t->report = weft_report_new (plan, NULL);
-  }
-  weft_shortened_report (&x->shortened, &t->job, of, t->report);
-  return TRUE;
+  t->report = tells_memory (x) ? g_steal_pointer (&x->of[1]) : report_whole (x, &late);
+  if (t->report)
+    weft_shortened_report (&x->shortened, &t->job, of, late, t->report);
 }
 
 static void
@@ -223,11 +268,11 @@ enum { MOST_LABEL = 512, MOST_CAUSES = 64 };
 /* The result of a trial as it is passed between processes. `packed` is the report: its struct, and
  * for each role the struct, the name of the op at the peak, and the causes of stalls. */
 struct result {
-  gboolean refused, failed, steady;
+  gboolean refused, failed;
   int code; /* code of the error */
   char message[2048];
   double seconds, contended, bytes, least;
-  uint64_t ops;
+  uint64_t ops, work;
   uint32_t plans[WEFT_PLAN_PROVED + 1];
   size_t n_packed, room; /* bytes of `packed`: in use and at most; 0: there is no report */
   char packed[];
@@ -350,8 +395,8 @@ run_trial (void *user, const void *asked, void *result)
   r->contended = trial.contended;
   r->bytes = trial.bytes;
   r->least = trial.least;
-  r->steady = trial.steady;
   r->ops = trial.ops;
+  r->work = trial.work;
   memcpy (r->plans, trial.plans, sizeof r->plans);
   r->room = task->room;
   if (trial.report)
@@ -377,8 +422,8 @@ take_result (const struct result *r, gboolean done, struct weft_trial *trial)
   trial->contended = r->contended;
   trial->bytes = r->bytes;
   trial->least = r->least;
-  trial->steady = r->steady;
   trial->ops = r->ops;
+  trial->work = r->work;
   memcpy (trial->plans, r->plans, sizeof trial->plans);
   if (!done || r->n_packed == 0)
     return;

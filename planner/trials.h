@@ -31,11 +31,9 @@ struct weft_trial {
   /* lower bound of the simulated time from the SMs that communication takes (contention.h), where
    * it exceeds the clock time; otherwise 0 or less than the clock time */
   double contended;
-  /* bytes of the role that needs most: the planned bytes, and the bytes without padding; 0 for
-   * WEFT_TRIAL_BOUND */
+  /* bytes of the role that needs most: the planned bytes of the short steps, and the bytes of the
+   * whole step without padding; 0 for WEFT_TRIAL_BOUND */
   double bytes, least;
-  /* TRUE: `bytes` are those of the whole step, because both short steps need them */
-  gboolean steady;
   /* the plan of the whole step, without its programs, and a report with the simulated times and the
    * memory of that plan, without timeline; NULL: the step was not simulated */
   weft_plan *plan;
@@ -44,6 +42,9 @@ struct weft_trial {
   struct weft_paths *paths;             /* of WEFT_TRIAL_PATHS; NULL: they could not be measured */
   uint32_t plans[WEFT_PLAN_PROVED + 1]; /* number of plans that were built, by depth */
   uint64_t ops;                         /* number of ops of the short steps, over all roles */
+  /* the work of a trial of depth WEFT_TRIAL_SIMULATED, as a number of simulated ops: `ops`, and a
+   * share of the ops of the whole step if its plan is needed */
+  uint64_t work;
 };
 
 struct weft_trials {

@@ -53,7 +53,7 @@ struct fit {
   uint32_t n_times, n_blocks; /* number of blocks: a power of two */
   struct node *node;          /* [2 n_blocks]: node 1 is the root */
   struct parts *part;         /* [n_blocks] */
-  uint32_t *begun;            /* [time]: number of pieces that begin earlier */
+  uint64_t n_steps, most;     /* number of comparisons with ranges and pieces: so far, at most */
 };
 
 /* The lists of addresses that a piece must avoid. */
@@ -65,6 +65,7 @@ struct taken {
   const struct parts *part[2];
   /* n_part: number of entries of part[]; seen[i]: number of pieces of part[i] that were compared */
   uint32_t n_part, seen[2];
+  uint64_t n_steps; /* number of comparisons so far */
 };
 
 /* The number of orders that are tried: most of them begin with the largest pieces, the last ones
@@ -74,42 +75,6 @@ enum { ORDERS_BY_SIZE = 6, ORDERS_BY_LIFE = 2 };
 /* A kind whose pieces do not fit below the load is placed earlier, as if they were so many times as
  * large. A larger factor would place small pieces before most others. */
 static const double promotion = 4;
-
-/* ----------------------------------------------------------------------- effort */
-
-/* The number of pieces that begin during the life of a piece, without those that begin in the same
- * block. */
-static uint32_t
-n_later (const struct fit *f, const struct weft_fit_piece *p)
-{
-  uint32_t block = p->first / TIMES_OF_BLOCK, end = f->begun[MIN (p->end, f->n_times)];
-  uint32_t later = f->begun[MIN ((block + 1) * TIMES_OF_BLOCK, f->n_times)];
-
-  return end - MIN (later, end);
-}
-
-/* Whether at most `most` pairs of pieces must be compared. Two kinds of pairs are counted for each
- * piece: with a piece that is placed earlier and is alive in the block where this piece begins, and
- * with a piece that begins in a later block while this piece is alive. */
-static gboolean
-has_few_pairs (const struct fit *f, uint64_t most)
-{
-  uint64_t pairs = 0;
-
-  for (uint32_t i = 0; i < f->n && pairs <= most; i++)
-    pairs += n_later (f, &f->piece[i]);
-  if (pairs > most)
-    return FALSE;
-  g_autofree uint32_t *living = g_new0 (uint32_t, f->n_times / TIMES_OF_BLOCK + 1);
-  for (uint32_t i = 0; i < f->n && pairs <= most; i++) {
-    const struct weft_fit_piece *p = &f->piece[f->order[i]];
-    uint32_t block = p->first / TIMES_OF_BLOCK;
-    pairs += living[block];
-    for (; block <= MIN (p->end - 1, f->n_times) / TIMES_OF_BLOCK; block++)
-      living[block]++;
-  }
-  return pairs <= most;
-}
 
 /* ------------------------------------------------------------------------ lists */
 
@@ -242,12 +207,17 @@ collect (const struct fit *f, struct branch b, struct taken *t)
 
 /* ---------------------------------------------------------------------- placing */
 
-/* The lowest address from `at` on at which the piece overlaps no range of a list. */
+/* The lowest address from `at` on at which the piece overlaps no range of list[k]. */
 static uint64_t
-above_ranges (const struct ranges *list, uint64_t bytes, uint64_t at)
+above_ranges (struct taken *t, uint32_t k, uint64_t at)
 {
-  for (uint32_t i = find_range (list, at + 1); i < list->n && list->range[i].from < at + bytes; i++)
+  const struct ranges *list = t->list[k];
+  const uint64_t bytes = t->asks->bytes;
+  uint32_t first = find_range (list, at + 1), i = first;
+
+  for (; i < list->n && list->range[i].from < at + bytes; i++)
     at = list->range[i].to;
+  t->n_steps += i - first + 1;
   return at;
 }
 
@@ -262,6 +232,7 @@ above_parts (struct taken *t, uint32_t k, uint64_t at)
   for (; i < n && q[i].offset < at + p->bytes; i++)
     if (q[i].end > p->first && p->end > q[i].first)
       at = MAX (at, q[i].offset + q[i].bytes);
+  t->n_steps += i - t->seen[k] + 1;
   t->seen[k] = i;
   return at;
 }
@@ -270,7 +241,7 @@ above_parts (struct taken *t, uint32_t k, uint64_t at)
  * time: raises the offset above one list after the other until it has passed all lists without
  * being raised. */
 static uint64_t
-lowest (const struct fit *f, const struct branch *root, const struct weft_fit_piece *p)
+lowest (struct fit *f, const struct branch *root, const struct weft_fit_piece *p)
 {
   struct taken t = { .asks = p };
   uint64_t at = 0;
@@ -279,20 +250,11 @@ lowest (const struct fit *f, const struct branch *root, const struct weft_fit_pi
   const uint32_t n = t.n + t.n_part;
   for (uint32_t i = 0, passed = 0; passed < n; i = i + 1 < n ? i + 1 : 0) {
     uint64_t before = at;
-    at = i < t.n ? above_ranges (t.list[i], p->bytes, at) : above_parts (&t, i - t.n, at);
+    at = i < t.n ? above_ranges (&t, i, at) : above_parts (&t, i - t.n, at);
     passed = at == before ? passed + 1 : 1;
   }
+  f->n_steps += t.n_steps;
   return at;
-}
-
-static void
-count_begun (struct fit *f)
-{
-  f->begun = g_new0 (uint32_t, f->n_times + 1);
-  for (uint32_t i = 0; i < f->n; i++)
-    f->begun[f->piece[i].first + 1]++;
-  for (uint32_t time = 0; time < f->n_times; time++)
-    f->begun[time + 1] += f->begun[time];
 }
 
 /* Makes the tree. A piece may be in use until after the last op, so the blocks cover up to twice
@@ -393,8 +355,8 @@ sort (struct fit *f)
   g_qsort_with_data (f->order, (gint) f->n, sizeof *f->order, by_weight, f);
 }
 
-/* Places the pieces in order, until one of them does not end below `below`. Returns the number of
- * pieces with a place. */
+/* Places the pieces in order, until one of them does not end below `below`, or until the steps are
+ * used up; *top is then at least `below`. Returns the number of pieces with a place. */
 static uint32_t
 place (struct fit *f, uint64_t below, uint64_t *top)
 {
@@ -405,7 +367,7 @@ place (struct fit *f, uint64_t below, uint64_t *top)
   for (uint32_t i = 0; i < f->n; i++) {
     struct weft_fit_piece *p = &f->piece[f->order[i]];
     p->offset = lowest (f, &root, p);
-    *top = MAX (*top, p->offset + p->bytes);
+    *top = f->n_steps > f->most ? G_MAXUINT64 : MAX (*top, p->offset + p->bytes);
     if (*top >= below)
       return i + 1;
     add (f, root, p);
@@ -430,7 +392,7 @@ promote (struct fit *f, uint32_t n_placed, uint64_t load)
 }
 
 /* Tries one order after the other, and leaves the best offsets in the pieces. Returns the size of
- * the memory. */
+ * the memory; G_MAXUINT64 if the steps do not suffice for the first order. */
 static uint64_t
 try_orders (struct fit *f, uint64_t slack)
 {
@@ -439,6 +401,8 @@ try_orders (struct fit *f, uint64_t slack)
   uint64_t best = G_MAXUINT64, top;
 
   for (int i = 0; i < ORDERS_BY_SIZE + ORDERS_BY_LIFE && best > load + slack; i++) {
+    if (f->n_steps > f->most)
+      break;
     if (i == ORDERS_BY_SIZE)
       weigh (f, TRUE);
     if (i > 0)
@@ -449,7 +413,7 @@ try_orders (struct fit *f, uint64_t slack)
     best = MIN (best, top);
     promote (f, n_placed, load);
   }
-  for (uint32_t k = 0; k < f->n; k++)
+  for (uint32_t k = 0; k < f->n && best < G_MAXUINT64; k++)
     f->piece[k].offset = offset[k];
   return best;
 }
@@ -474,8 +438,7 @@ weft_fit_load (const struct weft_fit_piece *piece, uint32_t n, uint32_t n_times)
 uint64_t
 weft_fit (struct weft_fit_piece *piece, uint32_t n, uint32_t n_times, uint64_t slack, uint64_t most)
 {
-  struct fit f = { .piece = piece, .n = n, .n_times = n_times };
-  uint64_t size = G_MAXUINT64;
+  struct fit f = { .piece = piece, .n = n, .n_times = n_times, .most = most };
 
   if (n == 0)
     return 0;
@@ -483,15 +446,11 @@ weft_fit (struct weft_fit_piece *piece, uint32_t n, uint32_t n_times, uint64_t s
   find_kinds (&f);
   weigh (&f, FALSE);
   sort (&f);
-  count_begun (&f);
-  if (has_few_pairs (&f, most)) {
-    plant (&f);
-    size = try_orders (&f, slack);
-    fell (&f);
-  }
+  plant (&f);
+  const uint64_t size = try_orders (&f, slack);
+  fell (&f);
   g_free (f.kind);
   g_free (f.weight);
   g_free (f.order);
-  g_free (f.begun);
   return size;
 }

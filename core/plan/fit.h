@@ -21,8 +21,9 @@ struct weft_fit_piece {
 /* Returns the largest sum of the bytes of pieces that are in use at one time. */
 uint64_t weft_fit_load (const struct weft_fit_piece *piece, uint32_t n, uint32_t n_times);
 
-/* Returns the size of the memory that holds all pieces, or G_MAXUINT64 if an order would compare
- * more than `most` pairs of pieces. `n_times`: a number larger than any `first`. `slack`: bytes
- * above the load with which the caller is content, so that no further order is tried. */
+/* Returns the size of the memory that holds all pieces. `n_times`: a number larger than any
+ * `first`. `slack`: bytes above the load with which the caller is content, so that no further order
+ * is tried. `most`: number of comparisons of a piece with others after which no further order is
+ * tried; G_MAXUINT64 is returned if the first order needs more. */
 uint64_t weft_fit (struct weft_fit_piece *piece, uint32_t n, uint32_t n_times, uint64_t slack,
                    uint64_t most);
