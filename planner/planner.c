@@ -19,6 +19,11 @@ const char *const weft_fate_words[] = { WEFT_FATE_LIST (WEFT_WORD_TEXT) NULL };
 enum { FINALISTS = 10, MOST_OPS = 1200000, MOST_OPS_OF_WHOLE = 600000 };
 #define NEAR 0.01
 
+/* The gap with which a search ends exceeds NEAR after MANY times as many ops, up to MOST_NEAR times
+ * NEAR. */
+#define MANY 4.0
+#define MOST_NEAR 4.0
+
 /* An op of a trial that only computes a clock time counts as one of this many: a simulation also
  * places and proves buffers. */
 enum { OPS_PER_OP = 4 };
@@ -517,12 +522,25 @@ reopen (struct searcher *s, GSequence *aside)
   g_sequence_free (aside);
 }
 
+/* The gap with which the search may end after `more` further work: none before much was simulated,
+ * then NEAR, and more after many times as much, so that very long steps are not simulated for
+ * minutes. */
+static double
+gap_enough (const struct searcher *s, uint64_t more)
+{
+  double share = (double) (s->n_ops + more) / (double) most_ops (s);
+
+  return share < 1 ? 0 : NEAR * CLAMP (share / MANY, 1, MOST_NEAR);
+}
+
 /* Whether the search has simulated many ops, or would with those of `c`, and no candidate is much
  * faster than the best, if `c` has the lowest bound of those that were not simulated. */
 static gboolean
 is_near (const struct searcher *s, const struct weft_candidate *c)
 {
-  return s->n_ops + c->work >= most_ops (s) && least (c) >= s->best_simulated * (1 - NEAR);
+  double gap = gap_enough (s, c->work);
+
+  return gap > 0 && least (c) >= s->best_simulated * (1 - gap);
 }
 
 /* The candidate that is refined next, although its bound is not the lowest: before the first
@@ -565,7 +583,8 @@ refine_best (struct searcher *s, struct weft_candidate *c, uint32_t most, GError
     .open = s->open,
     .is_wanted = may_win,
     .depth = WEFT_TRIAL_SIMULATED,
-    .limit = is_wide (s) && s->n_ops >= most_ops (s) ? s->best_simulated * (1 - NEAR) : INFINITY,
+    .limit = is_wide (s) && gap_enough (s, 0) > 0 ? s->best_simulated * (1 - gap_enough (s, 0))
+                                                  : INFINITY,
     .most = most,
   };
 
