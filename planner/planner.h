@@ -22,8 +22,8 @@
  * Step time grows linearly with the number of microbatches once the pipeline is full; memory grows
  * linearly or is constant. A long step is therefore priced, proved and simulated as two short ones
  * and extrapolated (shorten.h). The memory and the clock time of a finalist are those of the plan
- * of its whole step (trials.c). Software without an arena needs this plan only if the memory of the
- * two short steps differs.
+ * of its whole step (trials.c). For software without an arena, and for the longest steps, this plan
+ * is built only if the memory of the two short steps differs.
  *
  * The steps that build programs are trials (trials.h). They run in several processes, for the
  * candidate with the lowest bound and for the few candidates that follow it.

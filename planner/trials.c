@@ -14,6 +14,10 @@
  * (bench/README.md, the rows `all` and `plan` without `check`). */
 enum { PLACED_OPS_PER_OP = 2 };
 
+/* The plan of a step with more ops takes more than about five seconds, and is not built if both
+ * short steps have the same arenas. */
+#define MOST_OPS_OF_WHOLE 800000
+
 /* A trial that runs. A long step is extrapolated from two short steps. */
 struct run {
   const struct weft_trials *how;
@@ -136,7 +140,8 @@ ops_of_whole (const struct run *x)
 {
   if (x->shortened.n == 1 || x->trial->job.stack.live_memory)
     return 0;
-  return weft_shortened_seconds (&x->shortened, x->ops);
+  double ops = weft_shortened_seconds (&x->shortened, x->ops);
+  return ops <= MOST_OPS_OF_WHOLE ? ops : 0;
 }
 
 /* Computes the clock time and the memory of the step and, if one plan serves for both, the reports
@@ -187,11 +192,13 @@ is_equal (const struct weft_report_role *a, const struct weft_report_role *b)
  * same memory. It does not hold for an arena. Buffers are packed into an arena by size, over the
  * whole step (core/plan/fit.h): the first microbatches get other places than later ones, and it
  * takes more microbatches than short steps have until the places repeat. In one of 17 strategies
- * whose short steps have the same arenas, the arena of the whole step is larger or smaller. */
+ * whose short steps have the same arenas, the arena of the whole step is larger or smaller. Only
+ * for the longest steps, whose plans would take most of the time of a search, is the arena of the
+ * short steps taken for that of the whole step. */
 static gboolean
 tells_memory (const struct run *x)
 {
-  if (!x->trial->job.stack.live_memory || weft_shortened_grows (&x->shortened))
+  if (ops_of_whole (x) > 0 || weft_shortened_grows (&x->shortened))
     return FALSE;
   for (uint32_t role = 0; role < x->of[1]->n_roles; role++)
     if (!is_equal (&x->of[0]->role[role], &x->of[1]->role[role]))

@@ -401,7 +401,7 @@ try_orders (struct fit *f, uint64_t slack)
   uint64_t best = G_MAXUINT64, top;
 
   for (int i = 0; i < ORDERS_BY_SIZE + ORDERS_BY_LIFE && best > load + slack; i++) {
-    if (f->n_steps > f->most)
+    if (f->n_steps > f->most / 4)
       break;
     if (i == ORDERS_BY_SIZE)
       weigh (f, TRUE);

@@ -23,7 +23,7 @@ uint64_t weft_fit_load (const struct weft_fit_piece *piece, uint32_t n, uint32_t
 
 /* Returns the size of the memory that holds all pieces. `n_times`: a number larger than any
  * `first`. `slack`: bytes above the load with which the caller is content, so that no further order
- * is tried. `most`: number of comparisons of a piece with others after which no further order is
- * tried; G_MAXUINT64 is returned if the first order needs more. */
+ * is tried. `most`: number of comparisons of a piece with others; G_MAXUINT64 is returned if the
+ * first order needs more, and no further order is tried after a quarter of them. */
 uint64_t weft_fit (struct weft_fit_piece *piece, uint32_t n, uint32_t n_times, uint64_t slack,
                    uint64_t most);
