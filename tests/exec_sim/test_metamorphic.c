@@ -94,8 +94,10 @@ struct count {
 /* Transfers that share links can make a step longer on a better machine: a transfer that starts
  * earlier takes a share of a link from a more urgent transfer (R. L. Graham, "Bounds on
  * multiprocessing timing anomalies", 1969). Buffers that the memory plan of the better machine
- * places elsewhere can have the same effect. Such steps are only counted; they must be rare and
- * only slightly longer. */
+ * places elsewhere can have the same effect, and so can NCCL, which chooses the protocol by the
+ * constants of its own tuning model: on links a thousand times slower, half the latency moves an
+ * all-reduce of 8 kB from LL128 to Simple, and a step of such all-reduces takes 5 % longer. Such
+ * steps are only counted; they must be rare and only slightly longer. */
 static void
 compare (const char *change, struct step before, struct step after, const char *words,
          struct count *n)
@@ -105,7 +107,7 @@ compare (const char *change, struct step before, struct step after, const char *
   n->steps++;
   if (more <= 1e-9)
     return;
-  if ((before.contended || after.contended || before.places != after.places) && more < 0.03) {
+  if ((before.contended || after.contended || before.places != after.places) && more < 0.06) {
     n->anomalies++;
     return;
   }

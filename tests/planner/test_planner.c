@@ -685,8 +685,8 @@ finalists_fit_and_were_proved (void **state)
   }
 }
 
-/* A search that has simulated many ops ends as soon as no other strategy can be more than 1 %
- * faster. The fastest strategy of all is then at most 1 % faster than its answer. */
+/* A search that has simulated many times the ops that it should ends as soon as no other strategy
+ * can be more than 4 % faster. The fastest strategy of all is at most as much faster as it says. */
 static void
 long_steps_have_fewer_finalists (void **state)
 {
@@ -696,7 +696,7 @@ long_steps_have_fewer_finalists (void **state)
 
   (void) state;
   assert_in_range (few->by_fate[WEFT_FATE_SIMULATED], 1, 9);
-  assert_true (few->gap <= 0.01);
+  assert_true (few->gap <= 0.04);
   assert_true (few->candidate[0].seconds * (1 - few->gap) <= all->candidate[0].seconds);
 }
 
