@@ -21,7 +21,7 @@ enum { FINALISTS = 10, MOST_OPS = 1200000, MOST_OPS_OF_WHOLE = 600000 };
 
 /* The gap with which a search ends exceeds NEAR after MANY times as many ops, up to MOST_NEAR times
  * NEAR. */
-#define MANY 4.0
+#define MANY 8.0
 #define MOST_NEAR 4.0
 
 /* An op of a trial that only computes a clock time counts as one of this many: a simulation also

@@ -129,7 +129,7 @@ struct weft_search_progress {
 struct weft_search_options {
   const struct weft_space_ranges *ranges; /* values to which axes are limited; NULL: no limits */
   /* number of candidates to simulate; 0: 10, but fewer if `most_ops` ops were simulated and the gap
-   * is at most 1 %, or four times as many and at most 1 % for every `most_ops`, up to 4 % */
+   * is at most 1 %, or after eight times as many at most 4 % */
   uint32_t finalists;
   uint32_t most_ops; /* work of simulations in ops (trials.h); 0: as much as takes about 15 s */
   /* predict steps that are captured and launched as one CUDA graph; a candidate whose step cannot
