@@ -5,7 +5,6 @@
 #include "planner/searcher.h"
 #include "planner/trials.h"
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
 const char *const weft_fate_words[] = { WEFT_FATE_LIST (WEFT_WORD_TEXT) NULL };
@@ -767,7 +766,7 @@ collect (struct searcher *s)
 
   drop_reports (s);
   list_any (s);
-  qsort (s->strategies->pdata, s->strategies->len, sizeof (gpointer), compare);
+  g_ptr_array_sort (s->strategies, compare);
   search->n_listed = s->strategies->len;
   search->candidate = g_new (struct weft_candidate, MAX (search->n_listed, 1));
   for (uint32_t i = 0; i < search->n_listed; i++) {
