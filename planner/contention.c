@@ -52,9 +52,9 @@ static int
 by_loss (const void *a, const void *b)
 {
   const struct kernel *x = a, *y = b;
-  double lost_x = x->seconds * y->slow, lost_y = y->seconds * x->slow;
+  double kept_x = x->seconds * y->slow, kept_y = y->seconds * x->slow;
 
-  return (lost_x < lost_y) - (lost_x > lost_y);
+  return (kept_x < kept_y) - (kept_x > kept_y);
 }
 
 /* The least seconds that `cover` seconds of communication with `sms` SMs add to the kernels. */

@@ -347,8 +347,9 @@ seconds_of (const weft_plan *plan, uint32_t role)
   return seconds;
 }
 
-struct weft_paths *
-weft_paths_measure (const weft_plan *plan, const weft_grid *grid)
+/* Measures a plan of few microbatches. Returns NULL if the ops of a cell are not contiguous. */
+static struct weft_paths *
+measure (const weft_plan *plan, const weft_grid *grid)
 {
   struct weft_paths *paths = g_malloc0 (bytes_for (grid->n_ranks, grid->n_chunks));
   gboolean good = plan->n_roles == grid->n_ranks;
@@ -362,7 +363,7 @@ weft_paths_measure (const weft_plan *plan, const weft_grid *grid)
   }
   if (good)
     return paths;
-  weft_paths_free (paths);
+  g_free (paths);
   return NULL;
 }
 
@@ -372,13 +373,7 @@ weft_paths_of_job (const struct weft_job *few, weft_placements *placements)
   g_autoptr (weft_plan) plan = weft_plan_new_draft (few, WEFT_PLAN_PRICED, placements, NULL);
   g_autoptr (weft_grid) grid = weft_job_grid (few, NULL);
 
-  return plan && grid ? weft_paths_measure (plan, grid) : NULL;
-}
-
-void
-weft_paths_free (struct weft_paths *paths)
-{
-  g_free (paths);
+  return plan && grid ? measure (plan, grid) : NULL;
 }
 
 /* -------------------------------------------------------------------------- replay */

@@ -19,12 +19,8 @@
 /* One block of memory without pointers, so that it can be copied between processes. */
 struct weft_paths;
 
-/* Measures a plan of few microbatches. `grid`: the schedule of its job. Returns NULL if the ops of
- * a cell are not contiguous. */
-struct weft_paths *weft_paths_measure (const weft_plan *plan, const weft_grid *grid);
-void weft_paths_free (struct weft_paths *paths);
-
-/* Measures a job of few microbatches; NULL also if its plan has a bug. */
+/* Measures a job of few microbatches. Returns NULL if the ops of a cell of its schedule are not
+ * contiguous, or if its plan has a bug. The caller frees the result with g_free(). */
 struct weft_paths *weft_paths_of_job (const struct weft_job *few, weft_placements *placements);
 
 /* The size of measured paths, and the size of those of a job, bytes. */

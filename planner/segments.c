@@ -117,8 +117,7 @@ weft_segment_cache_new (void)
       g_hash_table_new_full (hash_spec, equal_specs, g_free, (GDestroyNotify) weft_flights_free);
   cache->ends = g_hash_table_new_full (hash_job, equal_jobs, g_free, g_free);
   cache->replays = g_hash_table_new_full (hash_job, equal_jobs, g_free, g_free);
-  cache->paths =
-      g_hash_table_new_full (hash_job, equal_jobs, g_free, (GDestroyNotify) weft_paths_free);
+  cache->paths = g_hash_table_new_full (hash_job, equal_jobs, g_free, g_free);
   return cache;
 }
 
@@ -145,6 +144,13 @@ weft_segment_cache_plans (const weft_segment_cache *cache)
 {
   return g_hash_table_size (cache->known) + g_hash_table_size (cache->ends) +
          g_hash_table_size (cache->paths);
+}
+
+/* Keeps what was measured under a key; `known` is one of the tables of the cache. */
+static void
+keep (GHashTable *known, struct job_key key, gpointer measured)
+{
+  g_hash_table_insert (known, g_memdup2 (&key, sizeof key), measured);
 }
 
 const struct weft_flights *
@@ -174,9 +180,7 @@ weft_segment_cache_replay (weft_segment_cache *cache, const struct weft_job *job
 const double *
 weft_segment_cache_keep_replay (weft_segment_cache *cache, const struct weft_job *job, double *end)
 {
-  const struct job_key key = replay_key_of (job);
-
-  g_hash_table_insert (cache->replays, g_memdup2 (&key, sizeof key), end);
+  keep (cache->replays, replay_key_of (job), end);
   return end;
 }
 
@@ -191,7 +195,7 @@ weft_segment_cache_ends (weft_segment_cache *cache, const struct weft_job *job)
   struct weft_ends *ends = g_hash_table_lookup (cache->ends, &key);
   if (!ends) {
     ends = weft_ends_measure (&one, cache->placements);
-    g_hash_table_insert (cache->ends, g_memdup2 (&key, sizeof key), ends);
+    keep (cache->ends, key, ends);
   }
   return ends->n > 0 ? ends : NULL;
 }
@@ -208,9 +212,7 @@ void
 weft_segment_cache_keep_ends (weft_segment_cache *cache, const struct weft_job *one,
                               struct weft_ends *ends)
 {
-  const struct job_key key = key_of (one);
-
-  g_hash_table_insert (cache->ends, g_memdup2 (&key, sizeof key), ends);
+  keep (cache->ends, key_of (one), ends);
 }
 
 const struct weft_paths *
@@ -222,7 +224,7 @@ weft_segment_cache_paths (weft_segment_cache *cache, const struct weft_job *few)
   if (g_hash_table_lookup_extended (cache->paths, &key, NULL, &known))
     return known;
   struct weft_paths *paths = weft_paths_of_job (few, cache->placements);
-  g_hash_table_insert (cache->paths, g_memdup2 (&key, sizeof key), paths);
+  keep (cache->paths, key, paths);
   return paths;
 }
 
@@ -238,9 +240,7 @@ void
 weft_segment_cache_keep_paths (weft_segment_cache *cache, const struct weft_job *few,
                                struct weft_paths *paths)
 {
-  const struct job_key key = key_of (few);
-
-  g_hash_table_insert (cache->paths, g_memdup2 (&key, sizeof key), paths);
+  keep (cache->paths, key_of (few), paths);
 }
 
 /* The segment of an op. Layer l is segment l + 1; an op without a layer belongs to the first

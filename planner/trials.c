@@ -558,5 +558,5 @@ weft_trial_clear (struct weft_trial *trial)
   g_clear_pointer (&trial->report, weft_report_free);
   g_clear_pointer (&trial->plan, weft_plan_free);
   g_clear_pointer (&trial->ends, g_free);
-  g_clear_pointer (&trial->paths, weft_paths_free);
+  g_clear_pointer (&trial->paths, g_free);
 }
