@@ -100,6 +100,26 @@ real_job_save (const real_job *job, const char *dir)
     fail_msg ("%s", error->message);
 }
 
+uint64_t
+real_job_go_on (const char *dir, const char *from, const char *to, unsigned steps)
+{
+  g_autoptr (GError) error = NULL;
+  g_autofree char *passed_over = NULL;
+  g_autoptr (real_job) a = real_job_open (from, NULL);
+  g_autoptr (real_job) b = real_job_open (to, NULL);
+  struct weft_progress progress = { .step = steps };
+
+  weft_state_init (a->state, 5);
+  for (unsigned i = 0; i < steps; i++)
+    real_job_step (a);
+  if (!weft_checkpoint_save (a->state, &a->plan->job, &progress, dir, 1, &error) ||
+      !weft_checkpoint_load (b->state, &b->plan->job, dir, &progress, &passed_over, &error))
+    fail_msg ("%s to %s: %s", from, to, error->message);
+  b->control.step = a->control.step;
+  real_job_step (b);
+  return real_hash (b->state, WEFT_STATE_WEIGHT) ^ real_hash (b->state, WEFT_STATE_EXP_AVG_SQ) * 3;
+}
+
 void
 real_job_close (real_job *job)
 {

@@ -48,6 +48,11 @@ const struct weft_metrics *real_job_evaluate (real_job *job);
 /* Saves a checkpoint of the job into the folder `dir`. An error fails the test. */
 void real_job_save (const real_job *job, const char *dir);
 
+/* Runs `steps` steps of a job with the words `from`, saves a checkpoint into the folder `dir`, and
+ * runs the next step of a job with the words `to`. Returns a hash of all weights and second
+ * moments. An error fails the test. */
+uint64_t real_job_go_on (const char *dir, const char *from, const char *to, unsigned steps);
+
 /* Returns a hash of the fp32 bits of all tensors of a kind. */
 uint64_t real_hash (weft_state *state, enum weft_state_kind kind);
 

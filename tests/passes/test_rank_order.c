@@ -69,20 +69,8 @@ go_on (const char *dir, const char *from, const char *to)
 {
   g_autofree char *first = weft_test_cpu_words (dense, "", from);
   g_autofree char *second = weft_test_cpu_words (dense, "", to);
-  g_autoptr (GError) error = NULL;
-  g_autofree char *passed_over = NULL;
-  g_autoptr (real_job) a = real_job_open (first, NULL);
-  g_autoptr (real_job) b = real_job_open (second, NULL);
-  struct weft_progress progress = { .step = 1 };
 
-  weft_state_init (a->state, 5);
-  real_job_step (a);
-  if (!weft_checkpoint_save (a->state, &a->plan->job, &progress, dir, 1, &error) ||
-      !weft_checkpoint_load (b->state, &b->plan->job, dir, &progress, &passed_over, &error))
-    fail_msg ("%s to %s: %s", from, to, error->message);
-  b->control.step = a->control.step;
-  real_job_step (b);
-  return real_hash (b->state, WEFT_STATE_WEIGHT) ^ real_hash (b->state, WEFT_STATE_EXP_AVG_SQ) * 3;
+  return real_job_go_on (dir, first, second, 1);
 }
 
 static void

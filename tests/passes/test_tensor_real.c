@@ -237,21 +237,10 @@ open_job (const char *strategy)
 static uint64_t
 go_on (const char *dir, const char *from, const char *to)
 {
-  g_autoptr (GError) error = NULL;
-  g_autofree char *passed_over = NULL;
-  g_autoptr (real_job) a = open_job (from);
-  g_autoptr (real_job) b = open_job (to);
-  struct weft_progress progress = { .step = 2 };
+  g_autofree char *first = g_strdup_printf ("topology=cpu %s %s", models[1], from);
+  g_autofree char *second = g_strdup_printf ("topology=cpu %s %s", models[1], to);
 
-  weft_state_init (a->state, 5);
-  real_job_step (a);
-  real_job_step (a);
-  if (!weft_checkpoint_save (a->state, &a->plan->job, &progress, dir, 1, &error) ||
-      !weft_checkpoint_load (b->state, &b->plan->job, dir, &progress, &passed_over, &error))
-    fail_msg ("%s to %s: %s", from, to, error->message);
-  b->control.step = a->control.step;
-  real_job_step (b);
-  return real_hash (b->state, WEFT_STATE_WEIGHT) ^ real_hash (b->state, WEFT_STATE_EXP_AVG_SQ) * 3;
+  return real_job_go_on (dir, first, second, 2);
 }
 
 static void
