@@ -4,7 +4,6 @@
 #include "tests/made/real_run.h"
 #include "tests/runner/folder.h"
 #include "tests/runner/runner.h"
-#include "train/checkpoint.h"
 
 #define STEPS 2
 #define INSIDE "use_tp_pp_dp_mapping=true "

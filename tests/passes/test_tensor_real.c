@@ -5,7 +5,6 @@
 #include "tests/runner/folder.h"
 #include "tests/made/real_job.h"
 #include "tests/made/real_run.h"
-#include "train/checkpoint.h"
 #include "tests/runner/runner.h"
 #include <math.h>
 #include <string.h>
