@@ -155,6 +155,20 @@ may_nest_stages (const struct weft_job *job)
   return !weft_job_is_torch (job) && (job->model.num_moe_experts == 0 || alike);
 }
 
+/* Most GPUs of which each may be simulated separately. */
+enum { MOST_UNLIKE = 1024 };
+
+/* Whether all replicas lie alike in the parts of the cluster if each has its stages side by side.
+ * If not, almost no rank behaves like another, and a large cluster takes too long to simulate. */
+static gboolean
+replicas_are_alike (const struct weft_job *job, int64_t part)
+{
+  int64_t replica = job->cluster.n_gpus / ranks_left (job);
+
+  return part == 0 || part % replica == 0 || replica % part == 0 ||
+         job->cluster.n_gpus <= MOST_UNLIKE;
+}
+
 /* Both orders of stages and replicas, if any group lies differently in the fabric. In both, runs of
  * tp * cp ranks stay together, so none does if the runs fill the largest parts of the cluster. */
 static uint32_t
@@ -166,7 +180,8 @@ rank_orders (const struct weft_job *job, int64_t out[MOST_VALUES])
   gboolean differ =
       s->pipeline_model_parallel_size > 1 && ranks_left (job) > 1 && (part == 0 || run % part != 0);
 
-  return differ && may_nest_stages (job) ? both (out) : only (FALSE, out);
+  return differ && may_nest_stages (job) && replicas_are_alike (job, part) ? both (out)
+                                                                          : only (FALSE, out);
 }
 
 /* ----------------------------------------------------------------------- the layers */

@@ -567,7 +567,8 @@ weft_bound_ends (weft_segment_cache *cache, const struct weft_job *job)
   const struct weft_ends *ends = end ? weft_segment_cache_ends (cache, job) : NULL;
 
   for (uint32_t r = 0; ends && r < n; r++)
-    most = fmax (most, ends->rank[0].before + end[r] + ends->rank[r].after);
+    most = fmax (most, weft_ends_at (ends, 0, 0)->before + end[r] +
+                           weft_ends_at (ends, r, 0)->after);
   return most * ROUNDING;
 }
 
@@ -628,27 +629,29 @@ set_simple_schedule (struct weft_job *job)
     s->microbatch_group_size_per_vp_stage = WEFT_NONE;
     s->overlap_p2p_comm = s->overlap_p2p_comm_warmup_flush = FALSE;
   }
-  *job = weft_shorten_to (job, 2);
+  *job = weft_shorten_to (job, MIN (2, weft_job_microbatches (job)));
   return weft_job_check (job, NULL);
 }
 
-/* Makes the job of few microbatches whose passes are measured. FALSE: it has as many microbatches
- * as `job`, or breaks a rule. */
+/* Makes the job of few microbatches whose passes are measured. FALSE: it breaks a rule, or it is as
+ * long as `job` and serves no other job. */
 static gboolean
 few_of (const struct weft_job *job, struct weft_job *few)
 {
   const struct weft_schedule_row *row = weft_job_schedule (job);
   int64_t least = row->least_micros * job->strategy.pipeline_model_parallel_size;
+  gboolean sharded = fills_lanes (job) || weft_job_is_torch (job);
   struct weft_job own = *job;
 
-  reset (&own.strategy, fills_lanes (job) || weft_job_is_torch (job));
+  reset (&own.strategy, sharded);
   *few = own;
   if (!set_simple_schedule (few)) {
     *few = weft_shorten_most (&own);
     if (weft_job_microbatches (few) < least)
       *few = weft_shorten_to (few, least);
   }
-  return weft_job_microbatches (few) < weft_job_microbatches (job) && weft_job_check (few, NULL);
+  return weft_job_microbatches (few) < weft_job_microbatches (job) + !sharded &&
+         weft_job_check (few, NULL);
 }
 
 /* Whether a job has a bound from its lanes, and the job of few microbatches on which its paths are
@@ -680,9 +683,6 @@ weft_bound_lanes (weft_segment_cache *cache, const struct weft_job *job)
   if (!grid)
     return 0;
   const struct weft_ends *ends = weft_segment_cache_ends (cache, job);
-  g_autofree double *kernels = g_new (double, grid->n_ranks);
-  double most = weft_paths_replay (paths, grid, ends ? ends->rank[0].before : 0, kernels);
-  for (uint32_t r = 0; r < grid->n_ranks && ends && most > 0; r++)
-    most = fmax (most, kernels[r] + ends->rank[r].after);
-  return most * ROUNDING;
+  gboolean alike = ends && ends->n_chunks == grid->n_chunks;
+  return weft_paths_replay (paths, grid, alike ? ends : NULL) * ROUNDING;
 }

@@ -76,42 +76,134 @@ is_kernel (const weft_program *p, uint32_t op)
   return p->op[op].lane == WEFT_LANE_GPU && p->op[op].micro != WEFT_NO_MICRO;
 }
 
-/* The least seconds that an op takes. The ops of a group run at the same time, and so add nothing
- * to the first; fused ops are part of the kernel before them. */
-static double
-least (const weft_program *p, const double *seconds, uint32_t op)
+/* The program of a rank, and the least seconds that each op takes. */
+struct rank {
+  const weft_program *p;
+  double *seconds;
+};
+
+double
+weft_least_seconds (const weft_program *p, const double *seconds, uint32_t op)
 {
-  return p->op[op].flags & (WEFT_OP_GROUPED | WEFT_OP_FUSED) ? 0 : seconds[op];
+  const struct weft_op *row = &p->op[op];
+  gboolean beside =
+      row->flags & WEFT_OP_GROUPED && weft_op_info[row->kind].class != WEFT_CLASS_COLLECTIVE;
+
+  return beside || row->flags & WEFT_OP_FUSED ? 0 : seconds[op];
+}
+
+static double *
+least_seconds (const weft_plan *plan, uint32_t role)
+{
+  const weft_program *p = plan->role[role];
+  double *seconds = g_new (double, p->n_op + 1);
+
+  for (uint32_t op = 0; op < p->n_op; op++)
+    seconds[op] = weft_least_seconds (p, plan->seconds[role], op);
+  return seconds;
+}
+
+/* Seconds from the begin of the program to the begin of each op. Returns an array that the caller
+ * frees. */
+static double *
+begins (const struct rank *r)
+{
+  const weft_program *p = r->p;
+  double *begin = g_new0 (double, p->n_op + 1), lane_end[WEFT_N_LANE] = { 0 };
+
+  for (uint32_t op = 0; op < p->n_op; op++) {
+    begin[op] = lane_end[p->op[op].lane];
+    for (uint32_t d = p->op[op].deps; d < p->op[op + 1].deps; d++)
+      begin[op] = fmax (begin[op], begin[p->deps[d]] + r->seconds[p->deps[d]]);
+    lane_end[p->op[op].lane] = begin[op] + r->seconds[op];
+  }
+  return begin;
 }
 
 /* Seconds from the end of op `from` to the end of the last op that follows it, on its lane or by
- * dependencies. With `from` = -1: from the begin of the program to the begin of op `to`. */
+ * dependencies. */
 static double
-longest (const weft_program *p, const double *seconds, int64_t from, uint32_t to)
+longest_after (const struct rank *r, uint32_t from)
 {
+  const weft_program *p = r->p;
   g_autofree double *end = g_new (double, p->n_op + 1);
   double lane_end[WEFT_N_LANE], last = 0;
 
   for (int lane = 0; lane < WEFT_N_LANE; lane++)
-    lane_end[lane] = from < 0 ? 0 : -INFINITY;
-  if (from >= 0)
-    lane_end[p->op[from].lane] = end[from] = 0;
-  for (uint32_t op = (uint32_t) (from + 1); op < p->n_op; op++) {
+    lane_end[lane] = -INFINITY;
+  lane_end[p->op[from].lane] = end[from] = 0;
+  for (uint32_t op = from + 1; op < p->n_op; op++) {
     double begin = lane_end[p->op[op].lane];
     for (uint32_t d = p->op[op].deps; d < p->op[op + 1].deps; d++)
-      if (p->deps[d] >= (uint32_t) MAX (from, 0))
+      if (p->deps[d] >= from)
         begin = fmax (begin, end[p->deps[d]]);
-    if (from < 0 && op == to)
-      return begin;
-    end[op] = lane_end[p->op[op].lane] = begin + least (p, seconds, op);
+    end[op] = lane_end[p->op[op].lane] = begin + r->seconds[op];
     last = fmax (last, end[op]);
   }
   return last;
 }
 
+/* Whether an op is the reduction of gradients of a pass. */
 static gboolean
-measure_role (const weft_program *p, const double *seconds, struct weft_end *end)
+is_reduction (const struct weft_op *op)
 {
+  return op->lane == WEFT_LANE_DP && op->micro != WEFT_NO_MICRO &&
+         (op->kind == WEFT_OP_REDUCE_SCATTER || op->kind == WEFT_OP_ALL_REDUCE);
+}
+
+/* Forgets the seconds of ops that belong to passes, which differ from those of the job, and of the
+ * reductions of passes. */
+static void
+forget_passes (struct rank *r)
+{
+  for (uint32_t op = 0; op < r->p->n_op; op++) {
+    const struct weft_op *row = &r->p->op[op];
+    gboolean transfers = row->lane == WEFT_LANE_DP || row->lane == WEFT_LANE_DP_OUTER ||
+                         weft_lane_traits[row->lane].copies;
+    if (row->micro != WEFT_NO_MICRO && (!transfers || is_reduction (row)))
+      r->seconds[op] = 0;
+  }
+}
+
+/* Measures the work of a chunk that overlaps passes. */
+static void
+measure_chunk (const struct rank *whole, const struct rank *bare, const double *begin,
+               uint32_t chunk, struct weft_end *end)
+{
+  const weft_program *p = whole->p;
+  int64_t last = -1;
+
+  for (uint32_t op = 0; op < p->n_op; op++) {
+    if (p->op[op].chunk != chunk)
+      continue;
+    if (is_kernel (p, op) && p->op[op].phase == WEFT_PHASE_FORWARD)
+      end->gathered = fmax (end->gathered, begin[op]);
+    if (is_reduction (&p->op[op])) {
+      end->reduced += whole->seconds[op];
+      last = op;
+    }
+  }
+  end->tail = last < 0 ? 0 : longest_after (bare, (uint32_t) last);
+}
+
+static void
+measure_chunks (const struct rank *whole, uint32_t n, struct weft_end *end)
+{
+  g_autofree double *seconds = g_memdup2 (whole->seconds, whole->p->n_op * sizeof *whole->seconds);
+  struct rank bare = { whole->p, seconds };
+
+  forget_passes (&bare);
+  g_autofree double *begin = begins (&bare);
+  for (uint32_t chunk = 0; chunk < n; chunk++)
+    measure_chunk (whole, &bare, begin, chunk, &end[chunk]);
+}
+
+/* Measures the ends of the n chunks of a rank. FALSE: the rank has no kernels. */
+static gboolean
+measure_rank (const struct rank *r, uint32_t n, struct weft_end *end)
+{
+  const weft_program *p = r->p;
+  g_autofree double *begin = begins (r);
   int64_t last = -1;
   uint32_t first = 0;
 
@@ -122,25 +214,32 @@ measure_role (const weft_program *p, const double *seconds, struct weft_end *end
       last = op;
   if (last < 0)
     return FALSE;
-  end->before = longest (p, seconds, -1, first);
-  end->after = longest (p, seconds, last, p->n_op);
+  double after = longest_after (r, (uint32_t) last);
+  for (uint32_t chunk = 0; chunk < n; chunk++)
+    end[chunk] = (struct weft_end){ .before = begin[first], .after = after };
+  measure_chunks (r, n, end);
   return TRUE;
 }
 
 struct weft_ends *
 weft_ends_measure (const struct weft_job *one, weft_placements *placements)
 {
-  uint32_t n = (uint32_t) one->strategy.pipeline_model_parallel_size;
-  struct weft_ends *ends = g_malloc0 (weft_ends_bytes (n));
+  uint32_t n = (uint32_t) one->strategy.pipeline_model_parallel_size,
+           n_chunks = weft_job_chunks (one);
+  struct weft_ends *ends = g_malloc0 (weft_ends_bytes (n, n_chunks));
 
+  ends->n_chunks = n_chunks;
   if (!weft_job_check (one, NULL))
     return ends;
   g_autoptr (weft_plan) plan = weft_plan_new_draft (one, WEFT_PLAN_PRICED, placements, NULL);
   if (!plan || plan->n_roles != n)
     return ends;
-  for (uint32_t r = 0; r < n; r++)
-    if (!measure_role (plan->role[r], plan->seconds[r], &ends->rank[r]))
+  for (uint32_t i = 0; i < n; i++) {
+    g_autofree double *seconds = least_seconds (plan, i);
+    struct rank r = { plan->role[i], seconds };
+    if (!measure_rank (&r, n_chunks, &ends->end[i * n_chunks]))
       return ends;
+  }
   ends->n = n;
   return ends;
 }

@@ -1,5 +1,6 @@
 #include "planner/paths.h"
 #include "core/job/pipeline.h"
+#include "planner/alike.h"
 #include <math.h>
 #include <string.h>
 
@@ -109,7 +110,7 @@ struct rank {
   const weft_program *p;
   const weft_grid *grid;
   const double *seconds;
-  uint32_t number;
+  uint32_t number;       /* the rank whose cells the program runs */
   uint32_t *start;       /* the ops of cell i are [start[i], start[i + 1]) */
   uint32_t *recv, *send; /* [micro][chunk][backward]: transfers of input and output; WEFT_NO_OP */
 };
@@ -131,16 +132,43 @@ is_of (const struct weft_op *op, const struct weft_cell *cell)
          !weft_lane_traits[op->lane].copies && (op->phase == cell->phase || again);
 }
 
+/* The place of a pass in an array [micro][chunk][phase]. */
+static size_t
+pass_at (const struct rank *r, uint32_t micro, uint32_t chunk, enum weft_phase phase)
+{
+  return ((size_t) micro * r->grid->n_chunks + chunk) * WEFT_N_PHASE + phase;
+}
+
+/* Marks the passes that have ops. A stage that only embeds tokens computes no input gradients. */
+static gboolean *
+find_passes (const struct rank *r)
+{
+  size_t n = (size_t) r->grid->n_micro * r->grid->n_chunks * WEFT_N_PHASE;
+  gboolean *has = g_new0 (gboolean, n);
+
+  for (uint32_t op = 0; op < r->p->n_op; op++) {
+    const struct weft_op *row = &r->p->op[op];
+    if (row->micro < r->grid->n_micro && row->chunk < r->grid->n_chunks && !is_transfer (row) &&
+        !weft_lane_traits[row->lane].copies)
+      has[pass_at (r, row->micro, row->chunk, row->phase)] = TRUE;
+  }
+  return has;
+}
+
 /* Sets start[]. The last cell ends with the last kernel of a microbatch. FALSE: the ops of a cell
  * were not found. */
 static gboolean
 cut (struct rank *r)
 {
+  const struct weft_cell *cell = r->grid->cell[r->number];
+  g_autofree gboolean *has = find_passes (r);
   uint32_t n = r->grid->n_cell[r->number], next = 0;
 
   for (uint32_t op = 0; op < r->p->n_op; op++) {
     const struct weft_op *row = &r->p->op[op];
-    if (next < n && is_of (row, &r->grid->cell[r->number][next]))
+    while (next < n && !has[pass_at (r, cell[next].micro, cell[next].chunk, cell[next].phase)])
+      r->start[next++] = op;
+    if (next < n && is_of (row, &cell[next]))
       r->start[next++] = op;
     if (row->lane == WEFT_LANE_GPU && row->micro != WEFT_NO_MICRO)
       r->start[n] = op + 1;
@@ -190,18 +218,6 @@ waits_for (const weft_program *p, uint32_t dep, uint32_t recv)
   return recv != WEFT_NO_OP && p->op[dep].lane == p->op[recv].lane && p->pos[recv] <= p->pos[dep];
 }
 
-/* The ops of a group run at the same time, unless they are collectives, whose seconds are those
- * that they add; fused ops are part of the kernel before them. */
-static double
-duration (const struct rank *r, uint32_t op)
-{
-  const struct weft_op *row = &r->p->op[op];
-  gboolean beside =
-      row->flags & WEFT_OP_GROUPED && weft_op_info[row->kind].class != WEFT_CLASS_COLLECTIVE;
-
-  return beside || row->flags & WEFT_OP_FUSED ? 0 : r->seconds[op];
-}
-
 /* The state of a walk through the ops of a cell: from each moment at which the cell begins, the
  * seconds until a lane is free (free[lane]) and until an op ends (end[op - from]). */
 struct walk {
@@ -224,7 +240,7 @@ walk_op (const struct rank *r, struct walk *w, uint32_t op)
       keep_later (end, w->end[dep - w->from]);
   }
   for (int i = 0; i < N_FROM; i++)
-    lane[i] = end[i] += duration (r, op);
+    lane[i] = end[i] += weft_least_seconds (p, r->seconds, op);
 }
 
 static void
@@ -308,8 +324,9 @@ lower (struct path *to, const struct path *by)
   to->late = to->late && by->late;
 }
 
+/* Measures a rank, as paths of rank `to`. */
 static gboolean
-measure_rank (struct weft_paths *paths, struct rank *r)
+measure_rank (struct weft_paths *paths, struct rank *r, uint32_t to)
 {
   size_t n = (size_t) r->grid->n_micro * r->grid->n_chunks * 2;
   g_autofree uint32_t *start = r->start = g_new0 (uint32_t, r->grid->n_cell[r->number] + 1);
@@ -324,13 +341,22 @@ measure_rank (struct weft_paths *paths, struct rank *r)
   for (uint32_t i = 0; i < r->grid->n_cell[r->number]; i++) {
     const struct weft_cell *cell = &r->grid->cell[r->number][i];
     enum kind kind = count_cell (&count[cell->chunk], cell);
-    if (is_last (&count[cell->chunk], kind))
+    if (is_last (&count[cell->chunk], kind) && r->grid->n_micro > 1)
       continue;
     struct path path = measure_cell (r, i);
-    lower (&paths->path[place_of (paths, r->number, cell->chunk, kind)], &path);
+    lower (&paths->path[place_of (paths, to, cell->chunk, kind)], &path);
   }
   return TRUE;
 }
+
+/* What is measured: the plan has the programs of the first and the last rank of each class of ranks
+ * that are alike. */
+struct measuring {
+  const weft_plan *plan;
+  const weft_grid *grid;
+  weft_placements *placements;
+  uint32_t *first, *last; /* by rank */
+};
 
 /* The seconds of the ops of a role. Conversions of weights that the software runs once in a step
  * take none: later microbatches do without them. */
@@ -347,20 +373,52 @@ seconds_of (const weft_plan *plan, uint32_t role)
   return seconds;
 }
 
-/* Measures a plan of few microbatches. Returns NULL if the ops of a cell are not contiguous. */
-static struct weft_paths *
-measure (const weft_plan *plan, const weft_grid *grid)
+static gboolean
+measure_own (const struct measuring *m, struct weft_paths *paths, uint32_t rank)
 {
-  struct weft_paths *paths = g_malloc0 (bytes_for (grid->n_ranks, grid->n_chunks));
-  gboolean good = plan->n_roles == grid->n_ranks;
+  g_autofree double *seconds = seconds_of (m->plan, rank);
+  struct rank r = { m->plan, m->plan->role[rank], m->grid, seconds, rank };
 
-  paths->n_ranks = grid->n_ranks;
-  paths->n_chunks = grid->n_chunks;
-  for (uint32_t rank = 0; rank < grid->n_ranks && good; rank++) {
-    g_autofree double *seconds = seconds_of (plan, rank);
-    struct rank r = { plan, plan->role[rank], grid, seconds, rank };
-    good = measure_rank (paths, &r);
-  }
+  return measure_rank (paths, &r, rank);
+}
+
+/* Measures rank `to` on the program of `from`, with the seconds of its own transfers and
+ * collectives. Mostly these are the same. */
+static gboolean
+measure_alike (const struct measuring *m, struct weft_paths *paths, uint32_t from, uint32_t to)
+{
+  const weft_program *p = m->plan->role[from];
+  g_autofree double *before = seconds_of (m->plan, from),
+                    *seconds = g_memdup2 (before, p->n_op * sizeof *seconds);
+  struct rank r = { m->plan, p, m->grid, seconds, from };
+
+  weft_plan_price_comm (m->plan, p, to, m->placements, seconds);
+  if (memcmp (seconds, before, p->n_op * sizeof *seconds) != 0)
+    return measure_rank (paths, &r, to);
+  for (size_t i = 0; i < paths->n_chunks * N_KIND; i++)
+    if (paths->path[place_of (paths, from, 0, 0) + i].known)
+      lower (&paths->path[place_of (paths, to, 0, 0) + i],
+             &paths->path[place_of (paths, from, 0, 0) + i]);
+  return TRUE;
+}
+
+/* Measures all ranks. Returns NULL if the ops of a cell are not contiguous. */
+static struct weft_paths *
+measure (const struct measuring *m)
+{
+  const uint32_t n = m->grid->n_ranks;
+  struct weft_paths *paths = g_malloc0 (bytes_for (n, m->grid->n_chunks));
+  gboolean good = m->plan->n_roles == n;
+
+  paths->n_ranks = n;
+  paths->n_chunks = m->grid->n_chunks;
+  for (uint32_t rank = 0; rank < n && good; rank++)
+    if (m->plan->role[rank])
+      good = measure_own (m, paths, rank);
+  for (uint32_t rank = 0; rank < n && good; rank++)
+    if (!m->plan->role[rank])
+      good = measure_alike (m, paths, m->first[rank], rank) &&
+             measure_alike (m, paths, m->last[rank], rank);
   if (good)
     return paths;
   g_free (paths);
@@ -370,10 +428,19 @@ measure (const weft_plan *plan, const weft_grid *grid)
 struct weft_paths *
 weft_paths_of_job (const struct weft_job *few, weft_placements *placements)
 {
-  g_autoptr (weft_plan) plan = weft_plan_new_draft (few, WEFT_PLAN_PRICED, placements, NULL);
   g_autoptr (weft_grid) grid = weft_job_grid (few, NULL);
 
-  return plan && grid ? measure (plan, grid) : NULL;
+  if (!grid)
+    return NULL;
+  g_autofree uint32_t *first = g_new (uint32_t, grid->n_ranks),
+                      *last = g_new (uint32_t, grid->n_ranks);
+  g_autofree gboolean *wanted = g_new0 (gboolean, grid->n_ranks);
+  weft_alike_ranks (few, grid, first, last);
+  for (uint32_t rank = 0; rank < grid->n_ranks; rank++)
+    wanted[first[rank]] = wanted[last[rank]] = TRUE;
+  g_autoptr (weft_plan) plan = weft_plan_new_some (few, wanted, placements, NULL);
+  const struct measuring m = { plan, grid, placements, first, last };
+  return plan ? measure (&m) : NULL;
 }
 
 /* -------------------------------------------------------------------------- replay */
@@ -386,11 +453,13 @@ struct output {
 struct replay {
   const struct weft_paths *paths;
   const weft_grid *grid;
-  struct output *output;   /* [rank][chunk][micro][backward]; ready < 0: not yet */
-  double (*free)[N_LANES]; /* by rank: when each lane is free */
-  struct count **count;    /* by rank */
-  uint32_t *next;          /* by rank: the next cell */
-  gboolean unknown;        /* a cell was not measured */
+  const struct weft_ends *ends; /* NULL: not known */
+  struct output *output;        /* [rank][chunk][micro][backward]; ready < 0: not yet */
+  double (*free)[N_LANES];      /* by rank: when each lane is free */
+  struct count **count;         /* by rank */
+  uint32_t *next;               /* by rank: the next cell */
+  double *last;                 /* [rank][chunk]: when the last backward pass begins */
+  gboolean unknown;             /* a cell was not measured */
 };
 
 static struct output *
@@ -433,6 +502,13 @@ run_cell (struct replay *r, uint32_t rank, const struct weft_cell *cell, const s
   for (int from = 0; from < N_FROM; from++)
     for (int to = 0; to < N_TO; to++)
       end[to] = fmax (end[to], begin[from] + path->way[from][to]);
+  if (kind == FIRST && r->ends) {
+    double gathered = weft_ends_at (r->ends, rank, cell->chunk)->gathered;
+    end[GPU] = fmax (end[GPU], gathered);
+    end[OUTPUT] = fmax (end[OUTPUT], gathered);
+  }
+  if (is_last (&r->count[rank][cell->chunk], kind) && kind != INPUT_GRAD)
+    r->last[rank * r->grid->n_chunks + cell->chunk] = fmax (begin[GPU], begin[INPUT]);
   memcpy (r->free[rank], end, sizeof r->free[rank]);
   if (kind != WEIGHT_GRAD)
     *output_at (r, rank, cell->chunk, cell->micro, kind >= BACKWARD) =
@@ -453,10 +529,9 @@ run_rank (struct replay *r, uint32_t rank)
   return r->next[rank] > before;
 }
 
-/* All lanes are free at the begin of the step. The kernels of the first rank begin `before` seconds
- * later. */
+/* All lanes are free at the begin of the step. The kernels of the first rank begin later. */
 static void
-begin (struct replay *r, double before)
+begin (struct replay *r)
 {
   const weft_grid *grid = r->grid;
   size_t n = (size_t) grid->n_ranks * grid->n_chunks * grid->n_micro * 2;
@@ -467,9 +542,10 @@ begin (struct replay *r, double before)
   r->free = g_malloc0_n (grid->n_ranks, sizeof *r->free);
   r->count = g_new (struct count *, grid->n_ranks);
   r->next = g_new0 (uint32_t, grid->n_ranks);
+  r->last = g_new0 (double, grid->n_ranks * grid->n_chunks);
   for (uint32_t rank = 0; rank < grid->n_ranks; rank++)
     r->count[rank] = count_chunks (grid, rank);
-  r->free[0][GPU] = before;
+  r->free[0][GPU] = r->ends ? weft_ends_at (r->ends, 0, 0)->before : 0;
 }
 
 static void
@@ -481,27 +557,59 @@ end (struct replay *r)
   g_free (r->output);
   g_free (r->free);
   g_free (r->next);
+  g_free (r->last);
+}
+
+/* The least seconds until the gradients of a chunk, and of the chunks whose last backward passes
+ * begin later, are reduced one after the other, and the rank has ended its step. */
+static double
+reduced_by (const struct replay *r, uint32_t rank, uint32_t chunk)
+{
+  const double *last = &r->last[rank * r->grid->n_chunks];
+  uint32_t final = chunk;
+  double seconds = last[chunk];
+
+  for (uint32_t i = 0; i < r->grid->n_chunks; i++) {
+    if (last[i] < last[chunk] || (last[i] == last[chunk] && i != chunk))
+      continue;
+    seconds += weft_ends_at (r->ends, rank, i)->reduced;
+    final = last[i] > last[final] ? i : final;
+  }
+  return seconds + weft_ends_at (r->ends, rank, final)->tail;
+}
+
+/* The least seconds until a rank has ended its step. */
+static double
+ended_by (const struct replay *r, uint32_t rank)
+{
+  double seconds = 0;
+
+  for (int lane = 0; lane < N_LANES; lane++)
+    seconds = fmax (seconds, r->free[rank][lane]);
+  if (!r->ends)
+    return seconds;
+  seconds = fmax (seconds, r->free[rank][GPU] + weft_ends_at (r->ends, rank, 0)->after);
+  for (uint32_t chunk = 0; chunk < r->grid->n_chunks; chunk++)
+    seconds = fmax (seconds, reduced_by (r, rank, chunk));
+  return seconds;
 }
 
 double
-weft_paths_replay (const struct weft_paths *paths, const weft_grid *grid, double before,
-                   double *kernels)
+weft_paths_replay (const struct weft_paths *paths, const weft_grid *grid,
+                   const struct weft_ends *ends)
 {
-  struct replay r = { .paths = paths, .grid = grid };
+  struct replay r = { .paths = paths, .grid = grid, .ends = ends };
   gboolean moves = TRUE;
-  double last = 0;
+  double most = 0;
 
-  begin (&r, before);
+  begin (&r);
   while (moves) {
     moves = FALSE;
     for (uint32_t rank = 0; rank < grid->n_ranks; rank++)
       moves = run_rank (&r, rank) || moves;
   }
-  for (uint32_t rank = 0; rank < grid->n_ranks; rank++) {
-    kernels[rank] = r.free[rank][GPU];
-    for (int lane = 0; lane < N_LANES; lane++)
-      last = fmax (last, r.free[rank][lane]);
-  }
+  for (uint32_t rank = 0; rank < grid->n_ranks; rank++)
+    most = fmax (most, ended_by (&r, rank));
   end (&r);
-  return r.unknown ? 0 : last;
+  return r.unknown ? 0 : most;
 }

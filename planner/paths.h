@@ -10,11 +10,11 @@
  * runs in order, and that some schedules begin a transfer only after all earlier kernels.
  *
  * Forward passes of a chunk have equal ops, except the first of a step, which is measured apart.
- * Backward passes have equal ops, except the last, which has more. Among equal cells, the shortest
- * paths are taken. */
+ * Backward passes have equal ops, except the last, which has more and is measured only if it is the
+ * only one. Among equal cells, the shortest paths are taken. */
 #pragma once
-#include "core/plan/plan.h"
 #include "core/schedule/grid.h"
+#include "planner/ends.h"
 
 /* One block of memory without pointers, so that it can be copied between processes. */
 struct weft_paths;
@@ -27,9 +27,7 @@ struct weft_paths *weft_paths_of_job (const struct weft_job *few, weft_placement
 size_t weft_paths_bytes (const struct weft_paths *paths);
 size_t weft_paths_most_bytes (const struct weft_job *job);
 
-/* Replays a schedule of more microbatches, whose first pass begins after `before` seconds. Sets
- * kernels[rank] to the time at which the last kernel of the last pass ends. Returns the time at
- * which the last lane is free, in seconds from the begin of the step; 0: the schedule has a kind of
- * cell that was not measured. */
-double weft_paths_replay (const struct weft_paths *paths, const weft_grid *grid, double before,
-                          double *kernels);
+/* Replays a schedule with the ends of its job (ends.h), which may be NULL. Returns a lower bound of
+ * the seconds of the step; 0: the schedule has a kind of cell that was not measured. */
+double weft_paths_replay (const struct weft_paths *paths, const weft_grid *grid,
+                          const struct weft_ends *ends);

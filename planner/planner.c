@@ -20,7 +20,7 @@ enum { FINALISTS = 10, MOST_OPS = 1200000, MOST_OPS_OF_WHOLE = 600000 };
 
 /* The gap with which a search ends exceeds NEAR after MANY times as many ops, up to MOST_NEAR times
  * NEAR. */
-#define MANY 8.0
+#define MANY 3.0
 #define MOST_NEAR 4.0
 
 /* An op of a trial that only computes a clock time counts as one of this many: a simulation also
@@ -50,7 +50,7 @@ weft_searcher_stops (struct searcher *s)
 }
 
 /* Adds the number of plans that a trial has built, and stores the error of the first candidate
- * whose step cannot be captured as a CUDA graph. */
+ * whose step cannot be captured as a CUDA graph, or not be simulated. */
 static void
 count_trial (struct searcher *s, struct weft_trial *t)
 {

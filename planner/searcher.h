@@ -28,7 +28,7 @@ struct searcher {
   struct weft_search_plans plans;
   gboolean stopped;
   gboolean miss_unknown; /* the search for what nearly fits gave up */
-  /* error of the first candidate whose step cannot be captured as a CUDA graph */
+  /* error of the first candidate whose step cannot be captured as a CUDA graph or simulated */
   GError *refused;
   /* error of the first candidate that an internal check rejected (WEFT_FATE_FAULT) */
   GError *fault;

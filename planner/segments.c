@@ -535,16 +535,6 @@ one_microbatch (const struct weft_job *job)
 
 /* ---------------------------------------------------------------- a short model */
 
-static gboolean
-layers_are_alike (const union weft_model *m, int64_t a, int64_t b)
-{
-  return weft_model_layer_is_moe (m, a) == weft_model_layer_is_moe (m, b) &&
-         weft_model_layer_has_rope (m, a) == weft_model_layer_has_rope (m, b) &&
-         weft_model_layer_is_local (m, a) == weft_model_layer_is_local (m, b) &&
-         weft_model_layer_window (m, a) == weft_model_layer_window (m, b) &&
-         weft_model_layer_chunk (m, a) == weft_model_layer_chunk (m, b);
-}
-
 /* The layer of a model with `n` layers that has the kind and the neighbours of layer `layer`;
  * n: there is none. The first and the last layer stand for themselves. */
 static int64_t
@@ -555,10 +545,13 @@ find_twin (const union weft_model *m, int64_t layer, int64_t n)
   if (layer == 0)
     return 0;
   if (layer == last)
-    return layers_are_alike (m, n - 1, last) && layers_are_alike (m, n - 2, last - 1) ? n - 1 : n;
-  while (at < n - 1 &&
-         !(layers_are_alike (m, at - 1, layer - 1) && layers_are_alike (m, at, layer) &&
-           layers_are_alike (m, at + 1, layer + 1)))
+    return weft_model_layers_are_alike (m, n - 1, last) &&
+                   weft_model_layers_are_alike (m, n - 2, last - 1)
+               ? n - 1
+               : n;
+  while (at < n - 1 && !(weft_model_layers_are_alike (m, at - 1, layer - 1) &&
+                         weft_model_layers_are_alike (m, at, layer) &&
+                         weft_model_layers_are_alike (m, at + 1, layer + 1)))
     at++;
   return at < n - 1 ? at : n;
 }

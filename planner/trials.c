@@ -44,6 +44,13 @@ count_ops (const weft_plan *plan)
   return sum;
 }
 
+/* Marks a step whose plan cannot be executed in the way that is asked for as refused. */
+static void
+note_refusal (struct run *x)
+{
+  x->trial->refused = g_error_matches (x->trial->error, WEFT_ERROR, WEFT_ERROR_INPUT);
+}
+
 /* The clock time of a plan, seconds; NAN with x->trial->error: it has none. */
 static double
 clock_seconds (struct run *x, const weft_plan *plan)
@@ -53,6 +60,8 @@ clock_seconds (struct run *x, const weft_plan *plan)
                                                                       own.at) };
   g_autoptr (weft_timeline) t = weft_exec_run (&weft_exec_clock, plan, &exec, &x->trial->error);
 
+  if (!t)
+    note_refusal (x);
   return t ? t->seconds : NAN;
 }
 
@@ -60,9 +69,10 @@ clock_seconds (struct run *x, const weft_plan *plan)
 static gboolean
 clock_step (struct run *x, uint32_t i, const weft_plan *plan)
 {
-  x->trial->refused = x->how->graph && !weft_exec_check_graph (plan, &x->trial->error);
-  if (x->trial->refused)
+  if (x->how->graph && !weft_exec_check_graph (plan, &x->trial->error)) {
+    note_refusal (x);
     return FALSE;
+  }
   x->seconds[i] = clock_seconds (x, plan);
   if (isnan (x->seconds[i]))
     return FALSE;
@@ -82,8 +92,10 @@ simulate_step (struct run *x, const weft_plan *plan)
                                               weft_own_options_of (weft_exec_sim.options, own.at) };
   g_autoptr (weft_timeline) t = weft_exec_run (&weft_exec_sim, plan, &exec, &x->trial->error);
 
-  if (!t)
+  if (!t) {
+    note_refusal (x);
     return NULL;
+  }
   weft_report *report = weft_report_new (plan, t);
   report->timeline = NULL; /* the timeline is freed here */
   return report;
@@ -409,7 +421,7 @@ run_trial (void *user, const void *asked, void *result)
   if (trial.report)
     put_report (r, trial.report);
   if (trial.ends)
-    put (r, trial.ends, weft_ends_bytes (trial.ends->n));
+    put (r, trial.ends, weft_ends_bytes (trial.ends->n, trial.ends->n_chunks));
   if (trial.paths)
     put (r, trial.paths, weft_paths_bytes (trial.paths));
   weft_trial_clear (&trial);

@@ -25,8 +25,10 @@ struct weft_trial {
   enum weft_trial_depth depth;
   uint64_t expected_ops; /* number of ops as far as it is known: long trials begin first */
   /* the result */
-  GError *error;    /* why the trial failed, or why the step cannot be captured as a CUDA graph */
-  gboolean refused; /* TRUE: the step cannot be captured as a CUDA graph */
+  GError *error; /* why the trial failed, or why the step is refused */
+  /* TRUE: the step cannot be captured as a CUDA graph, or too few of its ranks behave alike to
+   * simulate it */
+  gboolean refused;
   double seconds;   /* clock time */
   /* lower bound of the simulated time from the SMs that communication takes (contention.h), where
    * it exceeds the clock time; otherwise 0 or less than the clock time */

@@ -226,6 +226,16 @@ weft_model_layer_chunk (const union weft_model *model, int64_t layer)
   return is_last_of (model, layer, model->window_attn_skip_freq) ? 0 : model->attention_chunk_size;
 }
 
+gboolean
+weft_model_layers_are_alike (const union weft_model *m, int64_t a, int64_t b)
+{
+  return weft_model_layer_is_moe (m, a) == weft_model_layer_is_moe (m, b) &&
+         weft_model_layer_has_rope (m, a) == weft_model_layer_has_rope (m, b) &&
+         weft_model_layer_is_local (m, a) == weft_model_layer_is_local (m, b) &&
+         weft_model_layer_window (m, a) == weft_model_layer_window (m, b) &&
+         weft_model_layer_chunk (m, a) == weft_model_layer_chunk (m, b);
+}
+
 int64_t
 weft_model_moe_layers (const union weft_model *model)
 {

@@ -98,6 +98,9 @@ gboolean weft_model_layer_is_local (const union weft_model *model, int64_t layer
 int64_t weft_model_layer_window (const union weft_model *model, int64_t layer);
 int64_t weft_model_layer_chunk (const union weft_model *model, int64_t layer);
 
+/* Whether two layers have all of these properties in common. */
+gboolean weft_model_layers_are_alike (const union weft_model *model, int64_t a, int64_t b);
+
 /* Number of MoE layers. Multi-token prediction layers are not counted. */
 int64_t weft_model_moe_layers (const union weft_model *model);
 

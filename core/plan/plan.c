@@ -4,6 +4,7 @@
 #include "core/plan/software.h"
 #include "core/base/error.h"
 #include "core/base/invariant.h"
+#include "core/base/threads.h"
 #include "core/passes/step.h"
 #include <math.h>
 #include <string.h>
@@ -272,19 +273,22 @@ collective_seconds (const weft_plan *plan, const struct weft_coll_shape *group,
   return seconds;
 }
 
+/* Seconds of a send, a receive or a copy of a program that rank `rank` runs. */
+static double
+alone_seconds (const weft_plan *plan, uint32_t rank, const weft_program *p, uint32_t op)
+{
+  return weft_op_info[p->op[op].kind].class == WEFT_CLASS_P2P
+             ? p2p_seconds (plan, rank, p, op)
+             : copy_seconds (plan, rank, p, op, &(struct transfer_question){ 0 });
+}
+
 double
 weft_plan_comm_seconds (const weft_plan *plan, uint32_t rank, uint32_t op)
 {
   const weft_program *p = plan->role[weft_mesh_stage (&plan->mesh, rank)];
 
-  switch (weft_op_info[p->op[op].kind].class) {
-  case WEFT_CLASS_P2P:
-    return p2p_seconds (plan, rank, p, op);
-  case WEFT_CLASS_COPY:
-    return copy_seconds (plan, rank, p, op, &(struct transfer_question){ 0 });
-  default:
-    break;
-  }
+  if (weft_op_info[p->op[op].kind].class != WEFT_CLASS_COLLECTIVE)
+    return alone_seconds (plan, rank, p, op);
   struct weft_group group = weft_mesh_group (&plan->mesh, rank, p->op[op].group);
   struct weft_coll_shape shape;
   weft_coll_shape_init (&shape, &plan->fabric, &group);
@@ -293,7 +297,7 @@ weft_plan_comm_seconds (const weft_plan *plan, uint32_t rank, uint32_t op)
   return seconds;
 }
 
-/* Computes the costs of a program's communication ops, for the first rank of its role. */
+/* Computes the costs of a program's communication ops, for the first rank of a role. */
 struct prices {
   const weft_plan *plan;
   const weft_program *p;
@@ -308,7 +312,7 @@ alone (struct prices *x, uint32_t op)
   const struct weft_op *row = &x->p->op[op];
 
   if (weft_op_info[row->kind].class != WEFT_CLASS_COLLECTIVE)
-    return weft_plan_comm_seconds (x->plan, x->rank, op);
+    return alone_seconds (x->plan, x->rank, x->p, op);
   struct weft_group group = weft_mesh_group (&x->plan->mesh, x->rank, row->group);
   return collective_seconds (x->plan,
                              weft_placements_get (x->placements, &x->plan->fabric, &group), x->p,
@@ -373,6 +377,23 @@ price_kinds (weft_plan *plan, const weft_program *p)
   }
 }
 
+void
+weft_plan_price_comm (const weft_plan *plan, const weft_program *p, uint32_t role,
+                      weft_placements *placements, double *seconds)
+{
+  struct prices x = { .plan = plan,
+                      .p = p,
+                      .rank = weft_mesh_stage_rank (&plan->mesh, role, 0),
+                      .placements = placements,
+                      .known =
+                          g_hash_table_new_full (g_int64_hash, g_int64_equal, g_free, g_free) };
+
+  for (uint32_t op = 0; op < p->n_op; op++)
+    if (weft_op_info[p->op[op].kind].class != WEFT_CLASS_COMPUTE)
+      seconds[op] = comm_seconds (&x, op);
+  g_hash_table_unref (x.known);
+}
+
 static double *
 price_program (weft_plan *plan, const weft_program *p, weft_placements *placements)
 {
@@ -380,18 +401,9 @@ price_program (weft_plan *plan, const weft_program *p, weft_placements *placemen
   if (plan->on_kind)
     price_kinds (plan, p);
   struct weft_cost cost = weft_plan_cost_on (plan, plan->kind ? plan->kind[p->role] : 0);
-  struct prices x = { .plan = plan,
-                      .p = p,
-                      .rank = weft_mesh_stage_rank (&plan->mesh, p->role, 0),
-                      .placements = placements,
-                      .known =
-                          g_hash_table_new_full (g_int64_hash, g_int64_equal, g_free, g_free) };
 
   weft_cost_program (&cost, p, 0, seconds);
-  for (uint32_t op = 0; op < p->n_op; op++)
-    if (weft_op_info[p->op[op].kind].class != WEFT_CLASS_COMPUTE)
-      seconds[op] = comm_seconds (&x, op);
-  g_hash_table_unref (x.known);
+  weft_plan_price_comm (plan, p, p->role, placements, seconds);
   return seconds;
 }
 
@@ -461,13 +473,10 @@ remember (weft_plan *plan, uint32_t role, enum weft_plan_depth depth)
 }
 
 static void
-build_role (weft_plan *plan, uint32_t role, build_program build, enum weft_plan_depth depth,
-            weft_placements *placements)
+build_role (weft_plan *plan, uint32_t role, build_program build, weft_placements *placements)
 {
   plan->role[role] = build (&plan->job, &plan->mesh, role);
   plan->seconds[role] = price_program (plan, plan->role[role], placements);
-  if (depth >= WEFT_PLAN_PLACED)
-    remember (plan, role, depth);
 }
 
 void
@@ -490,6 +499,7 @@ struct building {
   build_program build;
   enum weft_plan_depth depth;
   weft_placements *placements;
+  const gboolean *wanted; /* by role; NULL: all roles */
 };
 
 static void
@@ -498,17 +508,60 @@ build_guarded (void *data)
   const struct building *b = data;
 
   for (uint32_t role = 0; role < b->plan->n_roles; role++)
-    build_role (b->plan, role, b->build, b->depth, b->placements);
+    if (!b->wanted || b->wanted[role])
+      build_role (b->plan, role, b->build, b->placements);
+}
+
+static void
+remember_one (void *data, uint32_t role, GError **error)
+{
+  const struct building *b = data;
+
+  (void) error;
+  remember (b->plan, role, b->depth);
+}
+
+static void
+check_one (void *data, uint32_t role, GError **error)
+{
+  const weft_program *p = ((const weft_plan *) data)->role[role];
+
+  if (weft_check_program (p, error))
+    weft_check_addresses (p, error);
+}
+
+/* To start threads takes longer than to place or to prove shorter programs. */
+enum { LEAST_OPS_FOR_THREADS = 20000 };
+
+static gboolean
+is_short (const weft_plan *plan)
+{
+  uint64_t n_ops = 0;
+
+  for (uint32_t role = 0; role < plan->n_roles; role++)
+    n_ops += plan->role[role]->n_op;
+  return n_ops < LEAST_OPS_FOR_THREADS;
+}
+
+/* Plans the memory of all roles. A role does not depend on the others. */
+static gboolean
+remember_all (struct building *b, GError **error)
+{
+  struct weft_threads threads = { .run = remember_one, .user = b };
+
+  if (b->depth < WEFT_PLAN_PLACED)
+    return TRUE;
+  threads.alone = is_short (b->plan);
+  return weft_threads_run (&threads, b->plan->n_roles, error);
 }
 
 gboolean
 weft_plan_check (const weft_plan *plan, GError **error)
 {
-  for (uint32_t role = 0; role < plan->n_roles; role++)
-    if (!weft_check_program (plan->role[role], error) ||
-        !weft_check_addresses (plan->role[role], error))
-      return FALSE;
-  return weft_check_roles (&plan->mesh, plan->role, error);
+  const struct weft_threads threads = { is_short (plan), check_one, (void *) plan };
+
+  return weft_threads_run (&threads, plan->n_roles, error) &&
+         weft_check_roles (&plan->mesh, plan->role, error);
 }
 
 /* Proves a plan (check.h). A failure is a bug of Weft and not of the input. */
@@ -526,10 +579,10 @@ prove (const weft_plan *plan, GError **error)
 }
 
 static weft_plan *
-make_plan (const struct weft_job *job, build_program build, enum weft_plan_depth depth,
-           weft_placements *placements, GError **error)
+make_plan (const struct weft_job *job, struct building building, GError **error)
 {
-  g_autoptr (weft_placements) own = placements ? NULL : weft_placements_new ();
+  const enum weft_plan_depth depth = building.depth;
+  g_autoptr (weft_placements) own = building.placements ? NULL : weft_placements_new ();
   g_autoptr (weft_plan) plan = g_new0 (weft_plan, 1);
 
   plan->job = *job;
@@ -552,10 +605,11 @@ make_plan (const struct weft_job *job, build_program build, enum weft_plan_depth
   const char *table = g_quark_to_string ((GQuark) job->cluster.f.cost_table);
   if (table && *table && !(plan->table = weft_cost_table_load (table, error)))
     return NULL;
-  struct building building = { plan, build, depth, placements ? placements : own };
-  if (!weft_guarded (build_guarded, &building, error))
+  building.plan = plan;
+  building.placements = building.placements ? building.placements : own;
+  if (!weft_guarded (build_guarded, &building, error) || !remember_all (&building, error))
     return NULL;
-  if (build == weft_step_build &&
+  if (building.build == weft_step_build && !building.wanted &&
       !weft_algorithms_check_used (plan->algorithms, plan->role, error))
     return NULL;
   return depth < WEFT_PLAN_PROVED || prove (plan, error) ? g_steal_pointer (&plan) : NULL;
@@ -571,14 +625,30 @@ weft_plan *
 weft_plan_new_draft (const struct weft_job *job, enum weft_plan_depth depth,
                      weft_placements *placements, GError **error)
 {
-  return make_plan (job, weft_step_build, depth, placements, error);
+  return make_plan (
+      job,
+      (struct building){ .build = weft_step_build, .depth = depth, .placements = placements },
+      error);
+}
+
+weft_plan *
+weft_plan_new_some (const struct weft_job *job, const gboolean *wanted,
+                    weft_placements *placements, GError **error)
+{
+  return make_plan (job,
+                    (struct building){ .build = weft_step_build,
+                                       .depth = WEFT_PLAN_PRICED,
+                                       .placements = placements,
+                                       .wanted = wanted },
+                    error);
 }
 
 weft_plan *
 weft_plan_new_startup (const struct weft_job *job, GError **error)
 {
   if (weft_init_does_something (job))
-    return make_plan (job, weft_init_build, WEFT_PLAN_PROVED, NULL, error);
+    return make_plan (
+        job, (struct building){ .build = weft_init_build, .depth = WEFT_PLAN_PROVED }, error);
   weft_bad_input (
       error,
       "there is no work before the first step: perform_initialization = false, and "

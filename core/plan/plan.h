@@ -124,6 +124,16 @@ enum weft_plan_depth {
 weft_plan *weft_plan_new_draft (const struct weft_job *job, enum weft_plan_depth depth,
                                 weft_placements *placements, GError **error);
 
+/* Like weft_plan_new_draft() with WEFT_PLAN_PRICED, but only role[r] with wanted[r] have a
+ * program. */
+weft_plan *weft_plan_new_some (const struct weft_job *job, const gboolean *wanted,
+                               weft_placements *placements, GError **error);
+
+/* Replaces the seconds of communication and copies of a program of the plan by those that they take
+ * if the first rank of `role` runs it. */
+void weft_plan_price_comm (const weft_plan *plan, const weft_program *p, uint32_t role,
+                           weft_placements *placements, double *seconds);
+
 /* The plans of the start-up before the first step: weft_plan_new_startup() computes initial weights
  * and then runs broadcast_params(); weft_plan_new_broadcast() runs broadcast_params() alone.
  * Parameters and flat buffers have the offsets of the step's plan. Both return NULL with an error
