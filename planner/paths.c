@@ -501,7 +501,7 @@ run_cell (struct replay *r, uint32_t rank, const struct weft_cell *cell, const s
   forget (end, N_TO);
   for (int from = 0; from < N_FROM; from++)
     for (int to = 0; to < N_TO; to++)
-      end[to] = fmax (end[to], begin[from] + path->way[from][to]);
+      end[to] = MAX (end[to], begin[from] + path->way[from][to]);
   if (kind == FIRST && r->ends) {
     double gathered = weft_ends_at (r->ends, rank, cell->chunk)->gathered;
     end[GPU] = fmax (end[GPU], gathered);

@@ -1,6 +1,7 @@
 #include "planner/planner.h"
 #include "core/base/error.h"
 #include "core/job/collectives.h"
+#include "core/job/pipeline.h"
 #include "planner/bound.h"
 #include "planner/searcher.h"
 #include "planner/trials.h"
@@ -20,12 +21,12 @@ enum { FINALISTS = 10, MOST_OPS = 1200000, MOST_OPS_OF_WHOLE = 600000 };
 
 /* The gap with which a search ends exceeds NEAR after MANY times as many ops, up to MOST_NEAR times
  * NEAR. */
-#define MANY 3.0
+#define MANY 2.2
 #define MOST_NEAR 4.0
 
 /* An op of a trial that only computes a clock time counts as one of this many: a simulation also
  * places and proves buffers. */
-enum { OPS_PER_OP = 4 };
+enum { OPS_PER_OP = 16 };
 
 void
 weft_searcher_progress (const struct searcher *s, const char *phase, uint32_t done, uint32_t of)
@@ -318,6 +319,22 @@ next_depth (const struct weft_candidate *c, const struct aim *aim)
   return c->known < WEFT_PROGRAM ? WEFT_TRIAL_BOUND : aim->depth;
 }
 
+/* A round takes no further programs once their schedules have so many cells, which take about two
+ * seconds: the first clock times tell which long steps are worth a simulation. */
+enum { MOST_CELLS_OF_ROUND = 40000 };
+
+/* Adds the cells of the programs that a candidate's bound builds. */
+static void
+add_cells (const struct searcher *s, const struct aim *aim, const struct weft_candidate *c,
+           uint64_t *n_cells)
+{
+  const struct weft_job job = weft_space_job (s->job, &c->choice);
+  const struct weft_grid_spec spec = weft_job_grid_spec (&job);
+
+  if (next_depth (c, aim) == WEFT_TRIAL_BOUND)
+    *n_cells += weft_spec_cells (&spec);
+}
+
 /* Number of ops after whose simulation the search ends if the gap is small. */
 static uint64_t
 most_ops (const struct searcher *s)
@@ -429,16 +446,21 @@ advance (struct searcher *s, const struct aim *aim, struct weft_candidate *c, GE
 
 /* Puts the simulation of a round back if it is the only one, and the round has bounds to compute:
  * the simulation takes many times longer than these, and would leave all processes but one idle. It
- * waits for the candidates that follow it, which are likely to be simulated too. Returns the number
- * of candidates that remain. */
+ * waits for the candidates that follow it, which are likely to be simulated too, unless it is so
+ * long that few others will be. Returns the number of candidates that remain. */
 static uint32_t
-postpone (const struct aim *aim, struct weft_candidate *batch[MOST_AT_A_TIME], uint32_t n)
+postpone (const struct searcher *s, const struct aim *aim,
+          struct weft_candidate *batch[MOST_AT_A_TIME], uint32_t n)
 {
   uint32_t n_simulated = 0, n_left = 0;
+  uint64_t work = 0;
 
   for (uint32_t i = 0; i < n; i++)
-    n_simulated += next_depth (batch[i], aim) == WEFT_TRIAL_SIMULATED;
-  if (n_simulated != 1 || n == 1)
+    if (next_depth (batch[i], aim) == WEFT_TRIAL_SIMULATED) {
+      n_simulated++;
+      work += batch[i]->work;
+    }
+  if (n_simulated != 1 || n == 1 || work > most_ops (s))
     return n;
   for (uint32_t i = 0; i < n; i++)
     if (next_depth (batch[i], aim) == WEFT_TRIAL_SIMULATED)
@@ -456,12 +478,14 @@ gather (struct searcher *s, const struct aim *aim, struct weft_candidate *batch[
 {
   g_autoptr (GPtrArray) ready = g_ptr_array_new ();
   struct weft_candidate *c;
-  uint64_t n_ops = 0;
+  uint64_t n_ops = 0, n_cells = 0;
   gboolean ok = TRUE;
 
   joins (s, aim, batch[0], &n_ops);
+  add_cells (s, aim, batch[0], &n_cells);
   *n = 1;
-  while (ok && *n < MOST_AT_A_TIME && ready->len < aim->most && (c = take (aim->open))) {
+  while (ok && *n < MOST_AT_A_TIME && n_cells < MOST_CELLS_OF_ROUND && ready->len < aim->most &&
+         (c = take (aim->open))) {
     if (least (c) >= aim->limit || is_far_behind (s, c)) {
       put (aim->open, c);
       break;
@@ -470,8 +494,10 @@ gather (struct searcher *s, const struct aim *aim, struct weft_candidate *batch[
       g_ptr_array_add (ready, c);
     else if (is_quick (c))
       ok = advance (s, aim, c, error);
-    else if (joins (s, aim, c, &n_ops))
+    else if (joins (s, aim, c, &n_ops)) {
+      add_cells (s, aim, c, &n_cells);
       batch[(*n)++] = c;
+    }
     else {
       put (aim->open, c);
       break;
@@ -479,7 +505,7 @@ gather (struct searcher *s, const struct aim *aim, struct weft_candidate *batch[
   }
   for (guint i = 0; i < ready->len; i++)
     put (aim->open, g_ptr_array_index (ready, i));
-  *n = postpone (aim, batch, *n);
+  *n = postpone (s, aim, batch, *n);
   return ok;
 }
 
@@ -521,13 +547,13 @@ reopen (struct searcher *s, GSequence *aside)
   g_sequence_free (aside);
 }
 
-/* The gap with which the search may end after `more` further work: none before much was simulated,
- * then NEAR, and more after many times as much, so that very long steps are not simulated for
- * minutes. */
+/* The gap with which the search may end if the next simulation takes `more` work: none before much
+ * was simulated, then NEAR, and more after many times as much, so that very long steps are not
+ * simulated for minutes. The next simulation counts twice, because it seldom closes the gap. */
 static double
 gap_enough (const struct searcher *s, uint64_t more)
 {
-  double share = (double) (s->n_ops + more) / (double) most_ops (s);
+  double share = (double) (s->n_ops + 2 * more) / (double) most_ops (s);
 
   return share < 1 ? 0 : NEAR * CLAMP (share / MANY, 1, MOST_NEAR);
 }

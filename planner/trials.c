@@ -550,7 +550,7 @@ gboolean
 weft_trials_run (struct weft_trials *how, struct weft_trial *trial, uint32_t n, GError **error)
 {
   WEFT_INVARIANT (n <= MOST_TRIALS);
-  if (how->n_workers != 1 && (n > 1 || trial->depth == WEFT_TRIAL_SIMULATED))
+  if (how->n_workers != 1)
     return run_elsewhere (how, trial, n, error);
   for (uint32_t i = 0; i < n; i++)
     run_here (how, &trial[i]);

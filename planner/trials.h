@@ -52,8 +52,8 @@ struct weft_trial {
 struct weft_trials {
   gboolean graph;              /* TRUE: steps are captured and launched as one CUDA graph */
   weft_placements *placements; /* placements of groups that the plans share */
-  /* number of processes; 0: one for each processor; 1: trials run in this process, and so does a
-   * single trial that does not simulate. Memory that SimGrid has used stays in a process */
+  /* number of processes; 0: one for each processor; 1: trials run in this process. Memory that
+   * SimGrid has used stays in a process */
   uint32_t n_workers;
   weft_worker_pool *pool; /* NULL at first: the processes, which stay until weft_trials_end() */
   gboolean whole;         /* TRUE: long steps are not extrapolated from short ones; for tests */

@@ -60,6 +60,7 @@ struct fit {
 struct taken {
   const struct weft_fit_piece *asks;
   const struct ranges *list[MOST_LISTS];
+  uint32_t past[MOST_LISTS]; /* ranges of each list that end at or below the address so far */
   uint32_t n;
   /* parts of the blocks in which the use of the piece begins and ends */
   const struct parts *part[2];
@@ -179,8 +180,10 @@ add (const struct fit *f, struct branch b, const struct weft_fit_piece *p)
 static void
 avoid (struct taken *t, const struct ranges *list)
 {
-  if (list->n > 0)
-    t->list[t->n++] = list;
+  if (list->n == 0)
+    return;
+  t->past[t->n] = 0;
+  t->list[t->n++] = list;
 }
 
 /* Collects the lists of addresses that are taken at some time of the piece. */
@@ -207,13 +210,31 @@ collect (const struct fit *f, struct branch b, struct taken *t)
 
 /* ---------------------------------------------------------------------- placing */
 
+/* Most ranges that are passed one by one: a search among all costs about as much. */
+enum { FEW = 8 };
+
+/* The number of the first range of list[k] that ends above an address. The addresses of later calls
+ * are no lower. */
+static uint32_t
+pass_ranges (struct taken *t, uint32_t k, uint64_t at)
+{
+  const struct ranges *list = t->list[k];
+  uint32_t i = t->past[k];
+
+  if (i + FEW < list->n && list->range[i + FEW].to <= at)
+    i = find_range (list, at + 1);
+  while (i < list->n && list->range[i].to <= at)
+    i++;
+  return t->past[k] = i;
+}
+
 /* The lowest address from `at` on at which the piece overlaps no range of list[k]. */
 static uint64_t
 above_ranges (struct taken *t, uint32_t k, uint64_t at)
 {
   const struct ranges *list = t->list[k];
   const uint64_t bytes = t->asks->bytes;
-  uint32_t first = find_range (list, at + 1), i = first;
+  uint32_t first = pass_ranges (t, k, at), i = first;
 
   for (; i < list->n && list->range[i].from < at + bytes; i++)
     at = list->range[i].to;
@@ -243,8 +264,12 @@ above_parts (struct taken *t, uint32_t k, uint64_t at)
 static uint64_t
 lowest (struct fit *f, const struct branch *root, const struct weft_fit_piece *p)
 {
-  struct taken t = { .asks = p };
+  struct taken t;
   uint64_t at = 0;
+
+  t.asks = p;
+  t.n = t.n_part = t.seen[0] = t.seen[1] = 0;
+  t.n_steps = 0;
 
   collect (f, *root, &t);
   const uint32_t n = t.n + t.n_part;
