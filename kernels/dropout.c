@@ -1,8 +1,9 @@
-/* Dropout, alone and fused with the residual addition, and its gradient. A mask has one byte per
- * element: 1 if the element is kept. */
+/* Dropout, alone and fused with the residual addition, or with a bias too, and its gradient. A mask
+ * has one byte per element: 1 if the element is kept. */
 #include "kernels/dropout.h"
 #include "kernels/float.h"
 #include "kernels/part.h"
+#include "kernels/sums.h"
 
 enum { ROWS, TOKENS, COLUMNS, SITE, DROP };
 
@@ -66,7 +67,25 @@ struct pass {
   const struct weft_operand *add, *in, *out;
   uint8_t *mask;
   gboolean draws; /* TRUE: generate the mask; FALSE: read the mask that forward stored */
+  const struct weft_operand *bias; /* a row that is added before dropout, or NULL */
 };
+
+/* n elements of the input of dropout, in `room` if they are not stored in fp32. A sum with the bias
+ * is rounded to the dtype of the output. */
+static const float *
+input (const struct weft_dropout *d, const struct pass *p, uint64_t from, uint64_t n, float *room)
+{
+  const float *x = weft_floats (p->in->data, p->in->dtype, from, n, room);
+  float bias[WEFT_STRETCH];
+
+  if (!p->bias)
+    return x;
+  memmove (room, x, n * sizeof *room);
+  weft_sums_add (room,
+                 weft_floats (p->bias->data, p->bias->dtype, from % d->columns, n, bias), n);
+  weft_round (p->out->dtype, n, room);
+  return room;
+}
 
 /* Processes n <= WEFT_STRETCH elements of one row. `number` is the number of the random draw for
  * the first element. */
@@ -74,7 +93,7 @@ static void
 run (const struct weft_dropout *d, const struct pass *p, uint64_t from, uint64_t n, uint64_t number)
 {
   float in_room[WEFT_STRETCH], add_room[WEFT_STRETCH], out_room[WEFT_STRETCH];
-  const float *x = weft_floats (p->in->data, p->in->dtype, from, n, in_room);
+  const float *x = input (d, p, from, n, in_room);
   const float *a = p->add ? weft_floats (p->add->data, p->add->dtype, from, n, add_room) : NULL;
   float *y = weft_target (p->out->data, p->out->dtype, from, out_room);
 
@@ -104,7 +123,7 @@ weft_cpu_dropout (const struct weft_kernel *k, uint32_t part, uint32_t parts)
 {
   const struct weft_operand *o = k->operand;
 
-  run_rows (k, &(struct pass){ NULL, &o[0], &o[1], o[2].data, TRUE }, part, parts);
+  run_rows (k, &(struct pass){ NULL, &o[0], &o[1], o[2].data, TRUE, NULL }, part, parts);
 }
 
 void
@@ -112,7 +131,15 @@ weft_cpu_dropout_add (const struct weft_kernel *k, uint32_t part, uint32_t parts
 {
   const struct weft_operand *o = k->operand;
 
-  run_rows (k, &(struct pass){ &o[0], &o[1], &o[2], o[3].data, TRUE }, part, parts);
+  run_rows (k, &(struct pass){ &o[0], &o[1], &o[2], o[3].data, TRUE, NULL }, part, parts);
+}
+
+void
+weft_cpu_bias_dropout_add (const struct weft_kernel *k, uint32_t part, uint32_t parts)
+{
+  const struct weft_operand *o = k->operand;
+
+  run_rows (k, &(struct pass){ &o[2], &o[0], &o[3], o[4].data, TRUE, &o[1] }, part, parts);
 }
 
 void
@@ -120,7 +147,7 @@ weft_cpu_dropout_bwd (const struct weft_kernel *k, uint32_t part, uint32_t parts
 {
   const struct weft_operand *o = k->operand;
 
-  run_rows (k, &(struct pass){ NULL, &o[0], &o[2], o[1].data, FALSE }, part, parts);
+  run_rows (k, &(struct pass){ NULL, &o[0], &o[2], o[1].data, FALSE, NULL }, part, parts);
 }
 
 /* ----------------------------------------------------------------------- reference */
@@ -165,6 +192,22 @@ weft_ref_dropout_add (const struct weft_kernel *k)
 }
 
 void
+weft_ref_bias_dropout_add (const struct weft_kernel *k)
+{
+  const struct weft_operand *o = k->operand;
+  const double *x = o[0].data, *bias = o[1].data;
+  g_autofree double *biased = g_new (double, elements (k));
+
+  for (uint64_t i = 0; i < elements (k); i++) {
+    float sum = (float) (x[i] + bias[i % k->shape.dim[COLUMNS]]);
+    weft_round (o[3].dtype, 1, &sum);
+    biased[i] = sum;
+  }
+  draw (k, o[4].data);
+  keep (k, o[2].data, biased, o[4].data, o[3].data);
+}
+
+void
 weft_ref_dropout_bwd (const struct weft_kernel *k)
 {
   keep (k, NULL, k->operand[0].data, k->operand[1].data, k->operand[2].data);
@@ -179,3 +222,9 @@ weft_ref_dropout_bwd (const struct weft_kernel *k)
 EXTENT (dropout)
 EXTENT (dropout_add)
 EXTENT (dropout_bwd)
+
+uint64_t
+weft_extent_bias_dropout_add (const struct weft_kernel *k, uint32_t operand)
+{
+  return operand == 1 ? k->shape.dim[COLUMNS] : elements (k);
+}

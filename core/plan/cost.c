@@ -359,6 +359,19 @@ rotary_bytes (const struct weft_cost *cost, enum weft_op_kind kind, const struct
   }
 }
 
+/* Bytes of the op's formula that a kernel for causal scores does not read: the half of the one
+ * operand of softmax, or of the two of its gradient, that the mask hides. */
+static double
+hidden_bytes (const struct weft_cost *cost, enum weft_op_kind kind, const struct weft_shape *s)
+{
+  double reads = kind == WEFT_OP_SOFTMAX ? 1 : kind == WEFT_OP_SOFTMAX_BWD ? 2 : 0;
+  double keys = (double) s->dim[1];
+
+  if (!cost->stack->causal_softmax || reads == 0)
+    return 0;
+  return reads * (double) (s->dim[0] * s->dim[2]) * keys * keys / 2 * weft_dtype_bytes (s->dtype);
+}
+
 /* The factor by which deterministic_mode slows down a kernel; 1 for kernels without a separate
  * deterministic form. */
 static double
@@ -481,7 +494,8 @@ split (const struct weft_cost *cost, enum weft_op_kind kind, const struct weft_s
                                    .bytes = moved_bytes (cost, kind, s) +
                                             loss_bytes (cost, kind, s) +
                                             gpt_oss_bytes (cost, kind, s) +
-                                            rotary_bytes (cost, kind, s),
+                                            rotary_bytes (cost, kind, s) -
+                                            hidden_bytes (cost, kind, s),
                                    .rate = rate_of (cost, kind, s),
                                    .gap = stack->kernel_gap };
 

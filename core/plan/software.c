@@ -26,6 +26,14 @@ shares_optimizer (const weft_plan *plan, const struct weft_group *group)
   return FALSE;
 }
 
+/* Whether the members of a group hold shards of the same weights. */
+static gboolean
+shares_weights (const weft_plan *plan, const struct weft_group *group)
+{
+  return plan->job.strategy.distributed_config != WEFT_MEGATRON_DDP &&
+         is_group (plan, group, WEFT_GROUP_DP);
+}
+
 /* Whether tensor-parallel ranks gather or scatter an activation along its sequence dimension. */
 static gboolean
 divides_sequence (const weft_plan *plan, const struct weft_group *group, enum weft_op_kind kind)
@@ -61,17 +69,31 @@ weft_software_bytes (const weft_plan *plan, const struct weft_coll_shape *group,
              : bytes;
 }
 
+/* Reads and writes of the whole tensor by the kernels around a collective. */
+static double
+sweeps (const weft_plan *plan, const struct weft_group *group, enum weft_op_kind kind)
+{
+  const union weft_stack *stack = &plan->job.stack;
+
+  if (stack->sequence_copies && divides_sequence (plan, group, kind))
+    return 2;
+  if (!shares_weights (plan, group))
+    return 0;
+  return kind == WEFT_OP_ALL_GATHER       ? stack->gather_sweeps
+         : kind == WEFT_OP_REDUCE_SCATTER ? stack->reduction_sweeps
+                                          : 0;
+}
+
 void
 weft_software_reorder (const weft_plan *plan, const struct weft_coll_shape *group,
                        enum weft_op_kind kind, double bytes, struct weft_traffic *t)
 {
   const union weft_stack *stack = &plan->job.stack;
   double rate = group->cluster->f.gpu_memory_bandwidth * stack->memory_share;
+  double seconds = sweeps (plan, &group->group, kind) * bytes / rate;
 
-  if (!stack->sequence_copies || !divides_sequence (plan, &group->group, kind))
-    return;
-  t->latency += 2 * bytes / rate;
-  t->seconds += 2 * bytes / rate;
+  t->latency += seconds;
+  t->seconds += seconds;
 }
 
 enum weft_op_kind

@@ -13,6 +13,10 @@
  *   sequence_copies        activations are stored as (batch, sequence, width), and tensor parallel
  *                          ranks divide the sequence: a kernel reorders the whole tensor after each
  *                          all-gather and before each reduce-scatter, which is part of its latency
+ *   gather_sweeps          kernels before and after an all-gather of sharded weights: zeroing of
+ *                          the flat buffer, copies of the part of each rank. They are part of its
+ *                          latency
+ *   reduction_sweeps       the same for a reduce-scatter of gradients
  *   narrow_shards          experts, which Automodel shards without a policy of mixed precision,
  *                          reduce gradients in the training precision, whatever
  *                          mp_policy_reduce_dtype says
@@ -39,7 +43,8 @@ enum weft_op_kind weft_software_kind (const weft_plan *plan, const struct weft_c
 double weft_software_bytes (const weft_plan *plan, const struct weft_coll_shape *group,
                             enum weft_op_kind kind, const struct weft_shape *shape);
 
-/* Adds the seconds of a kernel that reorders a whole tensor of `bytes` bytes to the latency. */
+/* Adds the seconds of kernels that reorder, zero or divide a whole tensor of `bytes` bytes to the
+ * latency. */
 void weft_software_reorder (const weft_plan *plan, const struct weft_coll_shape *group,
                             enum weft_op_kind kind, double bytes, struct weft_traffic *traffic);
 

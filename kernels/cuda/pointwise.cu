@@ -378,6 +378,12 @@ struct drop {
   uint32_t layer;
 };
 
+/* The operands: bias is added before dropout, add after it; both may have no data. */
+struct dropped {
+  struct array bias, add, x, y;
+  uint8_t *mask;
+};
+
 static __device__ __forceinline__ uint64_t
 number_of (const struct drop &d, uint64_t row)
 {
@@ -391,10 +397,17 @@ number_of (const struct drop &d, uint64_t row)
          position_of (d.cp, d.sequence, token % d.sequence);
 }
 
-/* Generates the mask, or reads it if `read`. */
+static __device__ __forceinline__ float
+rounded (float x, uint32_t dtype)
+{
+  return dtype == WEFT_BF16   ? BF16_FLOAT (FLOAT_BF16 (x))
+         : dtype == WEFT_FP16 ? FP16_FLOAT (FLOAT_FP16 (x))
+                              : x;
+}
+
+/* Generates the mask, or reads it if `read`. A sum with the bias is rounded to the type of y. */
 __global__ void
-dropout (const struct weft_control *control, struct array add, struct array x, struct array y,
-         uint8_t *mask, struct drop d, bool read)
+dropout (const struct weft_control *control, struct dropped o, struct drop d, bool read)
 {
   uint64_t drop = control->forward_only ? 0 : d.dim[DROP_DROP], columns = d.dim[DROP_COLUMNS];
   uint64_t key = mix (mix (mix (control->seed) ^ control->step) ^
@@ -403,19 +416,20 @@ dropout (const struct weft_control *control, struct array add, struct array x, s
 
   for (WEFT_EACH (i, d.dim[DROP_ROWS] * columns)) {
     uint64_t number = columns * number_of (d, i / columns) + i % columns;
-    uint8_t keeps = read ? mask[i] : mix_bits (key + number * WEFT_MIX_STEP) >> 32 >= drop;
-    float kept = keeps ? get (x, i) * grow : 0;
+    uint8_t keeps = read ? o.mask[i] : mix_bits (key + number * WEFT_MIX_STEP) >> 32 >= drop;
+    float x = get (o.x, i);
+    if (o.bias.data)
+      x = rounded (x + get (o.bias, i % columns), o.y.dtype);
+    float kept = keeps ? x * grow : 0;
     if (!read)
-      mask[i] = keeps;
-    put (y, i, add.data ? get (add, i) + kept : kept);
+      o.mask[i] = keeps;
+    put (o.y, i, o.add.data ? get (o.add, i) + kept : kept);
   }
 }
 
 static const char *
-run_dropout (const struct weft_cuda_launch *l, const struct weft_cuda_operand *const o[4],
-             bool read)
+run_dropout (const struct weft_cuda_launch *l, const struct dropped &o, bool read)
 {
-  struct array none = { NULL, WEFT_FP32 };
   struct drop d = {};
 
   for (int i = 0; i < 5; i++)
@@ -428,28 +442,42 @@ run_dropout (const struct weft_cuda_launch *l, const struct weft_cuda_operand *c
   d.first = (uint64_t) l->sequence;
   d.layer = l->layer;
   WEFT_LAUNCH (dropout, blocks_for (d.dim[DROP_ROWS] * d.dim[DROP_COLUMNS], THREADS, MOST_BLOCKS),
-               THREADS, 0, l->stream, l->control, o[0] ? array_of (o[0]) : none, array_of (o[1]),
-               array_of (o[2]), (uint8_t *) o[3]->data, d, read);
+               THREADS, 0, l->stream, l->control, o, d, read);
   return launched ();
+}
+
+/* The operands with these numbers; a number below 0: no such operand. */
+static struct dropped
+dropped_of (const struct weft_cuda_launch *l, int bias, int add, const int (&of)[3])
+{
+  const struct array none = { NULL, WEFT_FP32 };
+  const struct weft_cuda_operand *o = l->operand;
+  struct dropped d = { bias < 0 ? none : array_of (&o[bias]), add < 0 ? none : array_of (&o[add]),
+                       array_of (&o[of[0]]), array_of (&o[of[1]]), (uint8_t *) o[of[2]].data };
+
+  return d;
 }
 
 const char *
 weft_cuda_dropout (const struct weft_cuda_launch *l)
 {
-  const struct weft_cuda_operand *o = l->operand, *const of[4] = { NULL, &o[0], &o[1], &o[2] };
-  return run_dropout (l, of, false);
+  return run_dropout (l, dropped_of (l, -1, -1, { 0, 1, 2 }), false);
 }
 
 const char *
 weft_cuda_dropout_add (const struct weft_cuda_launch *l)
 {
-  const struct weft_cuda_operand *o = l->operand, *const of[4] = { &o[0], &o[1], &o[2], &o[3] };
-  return run_dropout (l, of, false);
+  return run_dropout (l, dropped_of (l, -1, 0, { 1, 2, 3 }), false);
+}
+
+const char *
+weft_cuda_bias_dropout_add (const struct weft_cuda_launch *l)
+{
+  return run_dropout (l, dropped_of (l, 1, 2, { 0, 3, 4 }), false);
 }
 
 const char *
 weft_cuda_dropout_bwd (const struct weft_cuda_launch *l)
 {
-  const struct weft_cuda_operand *o = l->operand, *const of[4] = { NULL, &o[0], &o[2], &o[1] };
-  return run_dropout (l, of, true);
+  return run_dropout (l, dropped_of (l, -1, -1, { 0, 2, 1 }), true);
 }

@@ -614,6 +614,31 @@ rotary_embeddings_of_single_kernels_move_more (void **state)
   }
 }
 
+/* A kernel for causal scores reads half of each operand, and writes all: 1.5 sweeps instead of 2
+ * forward, and 2 instead of 3 backward. */
+static void
+softmax_of_causal_scores_reads_half (void **state)
+{
+  static const struct {
+    enum weft_op_kind kind;
+    double all, seen;
+  } row[] = { { WEFT_OP_SOFTMAX, 2, 1.5 }, { WEFT_OP_SOFTMAX_BWD, 3, 2 } };
+  const struct weft_shape s = { .dim = { 2, 64, 4, 4, 16 }, .dtype = WEFT_BF16 };
+  const double square = 2.0 * 4 * 64 * 64 * 2;
+  struct desk d;
+
+  (void) state;
+  set_up (&d);
+  for (unsigned i = 0; i < G_N_ELEMENTS (row); i++) {
+    d.job.stack.causal_softmax = 0;
+    assert_near (weft_cost_split (&d.cost, row[i].kind, &s).bytes, row[i].all * square);
+    d.job.stack.causal_softmax = 1;
+    assert_near (weft_cost_split (&d.cost, row[i].kind, &s).bytes, row[i].seen * square);
+    assert_near (weft_cost_split (&d.cost, WEFT_OP_SCORES, &s).bytes,
+                 weft_op_info[WEFT_OP_SCORES].bytes (&s));
+  }
+}
+
 /* The knob fp8_priced_as changes the rate of fp8 matmuls, and not that of bf16 matmuls. */
 static void
 a_priced_scaling_has_a_rate_of_its_own (void **state)
@@ -827,6 +852,7 @@ static const struct CMUnitTest tests[] = {
   cmocka_unit_test (fusion_of_the_loss_decides_what_it_moves),
   cmocka_unit_test (experts_of_gpt_oss_move_more),
   cmocka_unit_test (rotary_embeddings_of_single_kernels_move_more),
+  cmocka_unit_test (softmax_of_causal_scores_reads_half),
   cmocka_unit_test (a_priced_scaling_has_a_rate_of_its_own),
   cmocka_unit_test (only_hopper_multiplies_codes_of_experts_by_our_kernels),
   cmocka_unit_test (heads_that_matrix_units_do_not_take_have_the_other_rate),

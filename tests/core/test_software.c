@@ -1,6 +1,6 @@
 /* Software that uses other collectives: all-reduces of gradients instead of reduce-scatters,
- * broadcasts of weights instead of all-gathers; kernels that reorder activations, gathers in 16
- * bits. */
+ * broadcasts of weights instead of all-gathers; kernels that reorder activations, or sweep over
+ * sharded weights and their gradients; gathers in 16 bits. */
 #include "core/plan/software.h"
 #include "tests/made/random_job.h"
 #include "tests/runner/runner.h"
@@ -146,6 +146,31 @@ sequence_copies_adds_a_kernel_to_gathers_of_activations (void **state)
   }
 }
 
+/* Kernels around the collectives of sharded weights sweep over the whole tensor. Gathers of
+ * activations, and replicas that share nothing, have none. */
+static void
+sweeps_of_sharded_weights_belong_to_gathers_and_reductions (void **state)
+{
+  static const char job[] = JOB "gather_sweeps=%d reduction_sweeps=%d memory_share=0.5 "
+                                "tensor_model_parallel_size=2 distributed_config=%s";
+  static const enum weft_op_kind kinds[] = { WEFT_OP_ALL_GATHER, WEFT_OP_REDUCE_SCATTER };
+  g_autoptr (weft_plan) none = weft_test_plan (job, 0, 0, "megatron_fsdp");
+  g_autoptr (weft_plan) some = weft_test_plan (job, 3, 4, "megatron_fsdp");
+  g_autoptr (weft_plan) whole = weft_test_plan (job, 3, 4, "megatron_ddp");
+  const uint64_t n = 1 << 24;
+  double sweep = 2.0 * n / (0.5 * none->job.cluster.f.gpu_memory_bandwidth);
+
+  (void) state;
+  for (unsigned i = 0; i < G_N_ELEMENTS (kinds); i++) {
+    double plain = traffic (none, WEFT_GROUP_DP, kinds[i], n).seconds;
+    double more = traffic (some, WEFT_GROUP_DP, kinds[i], n).seconds - plain;
+    assert_true (fabs (more - (3 + i) * sweep) < 1e-6 * sweep);
+    assert_true (traffic (whole, WEFT_GROUP_DP, kinds[i], n).seconds == plain);
+    assert_true (traffic (some, WEFT_GROUP_TP, kinds[i], n).seconds ==
+                 traffic (none, WEFT_GROUP_TP, kinds[i], n).seconds);
+  }
+}
+
 static void
 rowwise_gathers_16_gathers_twice_the_bytes_of_fp8 (void **state)
 {
@@ -187,6 +212,7 @@ narrow_shards_reduce_experts_in_the_training_precision (void **state)
 static const struct CMUnitTest tests[] = {
   cmocka_unit_test (scattered_sends_sends_slices_and_gathers_them),
   cmocka_unit_test (sequence_copies_adds_a_kernel_to_gathers_of_activations),
+  cmocka_unit_test (sweeps_of_sharded_weights_belong_to_gathers_and_reductions),
   cmocka_unit_test (rowwise_gathers_16_gathers_twice_the_bytes_of_fp8),
   cmocka_unit_test (narrow_shards_reduce_experts_in_the_training_precision),
   cmocka_unit_test (all_reduces_gradients_takes_the_place_of_reduce_scatters_of_gradients_only),

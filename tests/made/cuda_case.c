@@ -278,6 +278,8 @@ static const struct fixed {
   { WEFT_OP_DROPOUT, { 24, 24, 10, 0, 1u << 30 } },
   { WEFT_OP_DROPOUT, { 96 * 12, 24, 12, 1, 1u << 31 } },
   { WEFT_OP_DROPOUT_ADD, { 12, 24, 10, 2, 1u << 30 }, .tp = { 1, 2 } },
+  { WEFT_OP_BIAS_DROPOUT_ADD, { 12, 24, 10, 2, 1u << 30 }, .tp = { 1, 2 } },
+  { WEFT_OP_BIAS_DROPOUT_ADD, { 24, 24, 10, 3, 1u << 30 }, .dtype = WEFT_BF16 },
   { WEFT_OP_DROPOUT_BWD, { 24, 24, 10, 3, 1u << 30 } },
   { WEFT_OP_TAKE_KV, { 24, 4, 2, 8 } },
   { WEFT_OP_PUT_KV, { 24, 4, 2, 8 } },

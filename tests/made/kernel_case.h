@@ -21,10 +21,10 @@
   "quantise_delayed quantise_blocks transpose attention_part "                                     \
   "attention_part_bwd attention_merge take_kv put_kv split_sequence join_sequence split_heads "    \
   "join_heads keep_piece scores softmax context context_bwd softmax_bwd scores_bwd dropout "       \
-  "dropout_add dropout_bwd bias add_positions norm_dgrad norm_wgrad head_norm_dgrad "              \
-  "head_norm_wgrad settle join_columns xent_max xent_part xent_end latent_split latent_split_bwd " \
-  "latent_join latent_join_bwd take_part take_heads put_heads adam_8bit muon_momentum "            \
-  "muon_take muon_normalise newton_schulz muon_update"
+  "dropout_add bias_dropout_add dropout_bwd bias add_positions norm_dgrad norm_wgrad "             \
+  "head_norm_dgrad head_norm_wgrad settle join_columns xent_max xent_part xent_end "               \
+  "latent_split latent_split_bwd latent_join latent_join_bwd take_part take_heads put_heads "      \
+  "adam_8bit muon_momentum muon_take muon_normalise newton_schulz muon_update"
 
 enum { KERNEL_READS = 1, KERNEL_WRITES = 2, KERNEL_MAY_BE_ABSENT = 4 };
 

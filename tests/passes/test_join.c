@@ -1,6 +1,6 @@
 /* Fused kernels: a residual sum with the norm after it, a matmul with gelu, a bias with the
- * residual sum after it. The tests check which pairs become one op, how much memory traffic this
- * saves, and that training has the same bits. */
+ * residual sum after it, with dropout or without. The tests check which pairs become one op, how
+ * much memory traffic this saves, and that training has the same bits. */
 #include "tests/made/made.h"
 #include "tests/made/random_job.h"
 #include "tests/made/trained.h"
@@ -270,6 +270,22 @@ without_a_bias_of_its_own_a_residual_sum_stays (void **state)
   check_kind (MODEL "fused_bias_add=1 tensor_model_parallel_size=2", 0, WEFT_OP_BIAS_ADD, "");
 }
 
+#define DROPS "hidden_dropout=0.1 fused_bias_add="
+
+/* With dropout, the fused kernel also draws the mask, once more in recompute. */
+static void
+a_bias_before_dropout_and_the_residual_sum_are_one_op (void **state)
+{
+  (void) state;
+  check_kind (ON_TWO DROPS "1", 0, WEFT_OP_BIAS_DROPOUT_ADD, SUMS);
+  check_kind (ON_TWO DROPS "1 sequence_parallel=true", 0, WEFT_OP_BIAS_DROPOUT_ADD, SUMS);
+  check_kind (ON_TWO DROPS "1 recompute_granularity=full recompute_method=uniform "
+                           "recompute_num_layers=1",
+              0, WEFT_OP_BIAS_DROPOUT_ADD, SUMS " " SUMS);
+  check_kind (ON_TWO DROPS "0", 0, WEFT_OP_BIAS_DROPOUT_ADD, "");
+  check_kind (MODEL DROPS "1 add_bias_linear=true", 0, WEFT_OP_BIAS_DROPOUT_ADD, "");
+}
+
 /* The fused kernel of a bias and a residual sum neither writes nor reads the intermediate result
  * after the addition of the bias. */
 static void
@@ -286,6 +302,12 @@ each_bias_and_sum_saves_two_passes_and_one_launch (void **state)
   assert_near (traffic (two->role[0]) - traffic (one->role[0]), pairs * 2 * stream);
   assert_int_equal (count (one->role[0], WEFT_OP_BIAS), 0);
   assert_int_equal (count (one->role[0], WEFT_OP_ADD), 0);
+
+  g_autoptr (weft_plan) drops_two = weft_test_plan (ON_TWO DROPS "0");
+  g_autoptr (weft_plan) drops_one = weft_test_plan (ON_TWO DROPS "1");
+  assert_int_equal (drops_one->role[0]->n_op + pairs, drops_two->role[0]->n_op);
+  assert_near (traffic (drops_two->role[0]) - traffic (drops_one->role[0]), pairs * 2 * stream);
+  assert_int_equal (count (drops_one->role[0], WEFT_OP_DROPOUT_ADD), 0);
 }
 
 static void
@@ -303,6 +325,8 @@ no_bit_of_training_depends_on_it (void **state)
     "model=llama-nano topology=cpu gpus=2 global_batch_size=4 seq_length=16 num_layers=2 "
     "precision=bf16 tensor_model_parallel_size=2 sequence_parallel=true "
     "recompute_granularity=full recompute_method=uniform recompute_num_layers=2 ",
+    "model=gpt2-nano topology=cpu gpus=2 global_batch_size=4 seq_length=16 num_layers=2 "
+    "precision=bf16 tensor_model_parallel_size=2 sequence_parallel=true hidden_dropout=0.2 ",
   };
 
   (void) state;
@@ -329,6 +353,7 @@ static const struct CMUnitTest tests[] = {
   cmocka_unit_test (gelu_costs_three_passes_and_two_launches_less),
   cmocka_unit_test (a_bias_after_an_all_reduce_and_the_residual_sum_are_one_op),
   cmocka_unit_test (without_a_bias_of_its_own_a_residual_sum_stays),
+  cmocka_unit_test (a_bias_before_dropout_and_the_residual_sum_are_one_op),
   cmocka_unit_test (each_bias_and_sum_saves_two_passes_and_one_launch),
   cmocka_unit_test (no_bit_of_training_depends_on_it),
 };

@@ -150,6 +150,40 @@ input_gradients_are_reduced_beside_weight_gradients (void **state)
   }
 }
 
+/* Software without this overlap reduces an input gradient when the weight gradient is computed, and
+ * backward goes on after the reduction. */
+static void
+software_without_the_overlap_reduces_input_gradients_later (void **state)
+{
+  static const char *const layouts[] = { TINY TP4, TINY SP };
+  static const enum weft_op_kind reductions[] = { WEFT_OP_ALL_REDUCE, WEFT_OP_REDUCE_SCATTER };
+  enum weft_phase B = WEFT_PHASE_BACKWARD;
+
+  (void) state;
+  for (int i = 0; i < 4; i++) {
+    const char *map = i / 2 ? "qkv" : "fc1", *norm = i / 2 ? "norm1" : "norm2";
+    g_autofree char *words = g_strconcat (layouts[i % 2], "reduces_beside_wgrad=0", NULL);
+    g_autoptr (weft_program) p = built (words, 0);
+    uint32_t reduce = find (p, reductions[i % 2], B, map);
+    assert_true (comes_after (p, find (p, WEFT_OP_MATMUL_WGRAD, B, map), reduce));
+    assert_true (comes_after (p, reduce, find (p, WEFT_OP_NORM_BWD, B, norm)));
+  }
+}
+
+/* Collectives of tp_comm_overlap have buffers of their own, so they overlap in all software. */
+static void
+bulk_overlap_does_not_ask_the_software (void **state)
+{
+  g_autoptr (weft_program) p =
+      built (TINY SP "tp_comm_overlap=true tp_comm_overlap_rs_dgrad=false reduces_beside_wgrad=0",
+             0);
+  enum weft_phase B = WEFT_PHASE_BACKWARD;
+
+  (void) state;
+  assert_true (run_beside (p, find (p, WEFT_OP_MATMUL_WGRAD, B, "qkv"),
+                           find (p, WEFT_OP_REDUCE_SCATTER, B, "qkv")));
+}
+
 /* ---------------------------------------------------------------------------- tensors */
 
 static const struct weft_param *
@@ -303,6 +337,8 @@ static const struct CMUnitTest tests[] = {
   cmocka_unit_test (recompute_repeats_collectives_of_what_it_runs),
   cmocka_unit_test (the_ends_reduce_words_and_the_loss),
   cmocka_unit_test (input_gradients_are_reduced_beside_weight_gradients),
+  cmocka_unit_test (software_without_the_overlap_reduces_input_gradients_later),
+  cmocka_unit_test (bulk_overlap_does_not_ask_the_software),
   cmocka_unit_test (a_rank_holds_a_fourth_of_every_matrix),
   cmocka_unit_test (a_vocabulary_is_padded_as_asked),
   cmocka_unit_test (gradients_of_norms_are_joined_once_a_step),

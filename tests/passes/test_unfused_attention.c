@@ -352,6 +352,41 @@ dropout_and_its_gradient_are_their_references (void **state)
     assert_true (y[i] == dy[i] && y[i] == (mask[i] ? 2 * b[i] : 0));
 }
 
+/* A bias before dropout: its sum with the input is rounded, here to fp32. */
+static void
+dropout_of_a_sum_with_the_bias_is_its_reference (void **state)
+{
+  const struct weft_control control = { .seed = 1, .step = 1 };
+  struct weft_kernel k = { .kind = WEFT_OP_BIAS_DROPOUT_ADD,
+                           .shape = { .dim = { LENGTH, LENGTH, 5, WEFT_DROP_MLP, 1u << 31 } },
+                           .model = &two_heads,
+                           .control = &control };
+  float x[30], bias[5], a[30], y[30];
+  double dx[30], dbias[5], da[30], dy[30];
+  uint8_t mask[30], dmask[30];
+
+  (void) state;
+  for (int i = 0; i < 30; i++) {
+    dx[i] = x[i] = (float) (100 - 3 * i);
+    da[i] = a[i] = (float) i;
+    dbias[i % 5] = bias[i % 5] = (float) (i % 5) / 4;
+  }
+  const struct weft_operand operands[] = { { x, 30, WEFT_FP32, FALSE },
+                                           { bias, 5, WEFT_FP32, FALSE },
+                                           { a, 30, WEFT_FP32, FALSE },
+                                           { y, 30, WEFT_FP32, FALSE },
+                                           { mask, 30, WEFT_UINT8, FALSE } };
+  memcpy (k.operand, operands, sizeof operands);
+  for (uint32_t part = 0; part < 3; part++)
+    weft_cpu_bias_dropout_add (&k, part, 3);
+  k.operand[0].data = dx, k.operand[1].data = dbias, k.operand[2].data = da;
+  k.operand[3].data = dy, k.operand[4].data = dmask;
+  weft_ref_bias_dropout_add (&k);
+  assert_memory_equal (mask, dmask, sizeof mask);
+  for (int i = 0; i < 30; i++)
+    assert_true (y[i] == dy[i] && dy[i] == da[i] + (mask[i] ? 2 * (dx[i] + dbias[i % 5]) : 0));
+}
+
 /* -------------------------------------------------------------------- real training */
 
 #define STEPS 2
@@ -461,6 +496,7 @@ static const struct CMUnitTest tests[] = {
   cmocka_unit_test (draws_of_probabilities_go_by_heads),
   cmocka_unit_test (draws_differ_by_seed_step_layer_and_site),
   cmocka_unit_test (dropout_and_its_gradient_are_their_references),
+  cmocka_unit_test (dropout_of_a_sum_with_the_bias_is_its_reference),
   cmocka_unit_test (dropout_and_unfused_attention_have_the_bits_of_one_rank),
   cmocka_unit_test (unfused_attention_learns_what_flash_does),
 };

@@ -363,9 +363,19 @@ reduce_gradient (struct weft_step *s, const struct weft_piece *p, uint32_t dx)
   return mine;
 }
 
+/* Whether the input gradient is reduced after the weight gradient has been computed, as software
+ * does that knows no overlap of both (reduces_beside_wgrad of core/stack.def). Collectives of
+ * tp_comm_overlap have buffers of their own, and always overlap. */
+static gboolean
+reduces_late (const struct weft_step *s, enum weft_layer_param which)
+{
+  return !s->job->stack.reduces_beside_wgrad && !weft_overlap_is_bulk (s, which, TRUE);
+}
+
 /* Backward of y = x w^T: the input gradient comes first, then the weight gradient. Collectives of
- * one of these matrix products overlap kernels of the other. Only what is needed is computed: the
- * weight gradient of a trained weight, and the input gradient if something below is trained. */
+ * one of these matrix products overlap kernels of the other, unless the software does without.
+ * Only what is needed is computed: the weight gradient of a trained weight, and the input gradient
+ * if something below is trained. */
 uint32_t
 weft_linear_alone_backward (struct weft_step *s, const char *name, enum weft_layer_param which,
                             struct weft_linear_operands o, const uint64_t size[2])
@@ -401,16 +411,20 @@ weft_linear_alone_backward (struct weft_step *s, const char *name, enum weft_lay
     return WEFT_NO_BUF;
   }
   take_weight_back (s, &p, w);
-  if (!weft_overlap_dgrad (s, &p, &d.dy, &dx)) {
+  gboolean whole = !weft_overlap_dgrad (s, &p, &d.dy, &dx);
+  gboolean late = whole && partial && reduces_late (s, which);
+  if (whole) {
     if (cut_of (s, w) == WEFT_CUT_COLUMNS && gathers_codes (s, w))
       d.dy = weft_tensor_gather_rows (s, d.dy, name);
     dx = whole_gradient (s, &p);
     weft_piece_multiply (s, &p, d.dy, dx);
-    if (partial)
+    if (partial && !late)
       dx = reduce_gradient (s, &p, dx);
   }
   if (weft_fp8_takes (s, w))
     weft_fp8_gathered (s, own, d.dy);
   weft_linear_gradient (s, &d);
+  if (late)
+    dx = reduce_gradient (s, &p, dx);
   return weft_cast_to_compute (s, dx, name);
 }
