@@ -1,4 +1,4 @@
-/* Memory of one rank: one mapping for each pool, exactly as large as planned.
+/* Memory of one rank: one block for each pool, exactly as large as planned.
  *
  * A buffer is alive from its first use in a step to its last use.  Dead bytes are poisoned for the
  * address sanitizer, and filled with NaN if own.poison is set.  A wrong lifetime or a missing
@@ -7,6 +7,7 @@
 #include "core/base/error.h"
 #include "core/base/sanitize.h"
 #include <errno.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 
@@ -19,6 +20,8 @@
 
 /* byte that, repeated, is a NaN in fp32 and bf16 and an invalid token id in int32 */
 #define NAN_BYTE 0xff
+#define CACHE_LINE 64 /* bytes of an x86 processor; an estimate for others */
+#define SMALL_POOL (32u << 20) /* bytes; the largest that glibc keeps by default: mallopt(3) */
 
 /* Counts the uses of every buffer that owns memory. A permanent buffer stays valid after the step;
  * its count is 0. */
@@ -46,7 +49,29 @@ map_pool (uint64_t bytes)
   if (at != MAP_FAILED)
     madvise (at, bytes, MADV_HUGEPAGE); /* may fail */
 #endif
-  return at;
+  return at == MAP_FAILED ? NULL : at;
+}
+
+/* Memory of zeros. A small pool is memory of the C library, which a process that opens many small
+ * jobs gets again without page faults. Returns NULL if there is none, with errno. */
+static void *
+take_pool (uint64_t bytes)
+{
+  void *at = NULL;
+
+  if (bytes > SMALL_POOL)
+    return map_pool (bytes);
+  errno = posix_memalign (&at, CACHE_LINE, bytes);
+  return errno ? NULL : memset (at, 0, bytes);
+}
+
+static void
+give_pool_back (void *at, uint64_t bytes)
+{
+  if (bytes > SMALL_POOL)
+    munmap (at, bytes);
+  else
+    free (at);
 }
 
 gboolean
@@ -62,8 +87,8 @@ cpu_arena_open (struct cpu_rank *r, const struct weft_memory *memory, GError **e
     uint64_t bytes = memory->planned[pool];
     if (bytes == 0)
       continue;
-    void *at = map_pool (bytes);
-    if (at == MAP_FAILED)
+    void *at = take_pool (bytes);
+    if (!at)
       return weft_run_error (error, "rank %u: %" G_GUINT64_FORMAT " bytes of memory: %s", r->rank,
                              bytes, g_strerror (errno));
     r->bind.arena[pool] = at;
@@ -82,7 +107,7 @@ cpu_arena_close (struct cpu_rank *r, const struct weft_memory *memory)
   for (int pool = 0; pool < WEFT_N_POOL; pool++)
     if (r->bind.arena[pool] && !r->m->options.memory) {
       ASAN_UNPOISON_MEMORY_REGION (r->bind.arena[pool], memory->planned[pool]);
-      munmap (r->bind.arena[pool], memory->planned[pool]);
+      give_pool_back (r->bind.arena[pool], memory->planned[pool]);
     }
   g_free (r->uses);
   g_free (r->uses_left);

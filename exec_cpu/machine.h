@@ -3,7 +3,7 @@
  * Files have levels; each includes headers of lower levels only (tests/tree/test_structure.c):
  *
  *   machine      the state; the ops that an evaluation skips
- *   arena        memory of a rank: mapping, first and last use of buffers
+ *   arena        memory of a rank: blocks, first and last use of buffers
  *   ready        the queue of ranks that threads may run; one rank wakes another
  *   launch       runs an op that needs no other rank: operands, kernel, end
  *   collectives  collectives and transfers, in rounds
