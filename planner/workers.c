@@ -3,10 +3,12 @@
 #include "core/base/error.h"
 #include <errno.h>
 #include <malloc.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <stdatomic.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -70,16 +72,27 @@ weft_workers_keep_memory (void)
   free (heap);
 }
 
+void
+weft_workers_end_with (pid_t parent)
+{
+  prctl (PR_SET_PDEATHSIG, SIGKILL);
+  if (getppid () != parent)
+    _exit (1);
+}
+
 /* Starts the worker processes. The children end with _exit(), so that they do not write the
  * contents of the parent's output buffers a second time. */
 static void
 start (struct running *w, uint32_t n)
 {
+  const pid_t parent = getpid ();
+
   for (w->n = 0; w->n < n; w->n++) {
     w->pid[w->n] = fork ();
     if (w->pid[w->n] < 0)
       return;
     if (w->pid[w->n] == 0) {
+      weft_workers_end_with (parent);
       close (w->finished[0]);
       weft_workers_keep_memory ();
       work (w);

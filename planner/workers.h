@@ -3,6 +3,7 @@
 #pragma once
 #include <glib.h>
 #include <stdint.h>
+#include <sys/types.h>
 
 struct weft_workers {
   uint32_t n_tasks;
@@ -28,3 +29,7 @@ gboolean weft_workers_run (const struct weft_workers *tasks, void *results, gboo
 
 /* Makes the allocator of a process that runs tasks keep the memory that a task frees. */
 void weft_workers_keep_memory (void);
+
+/* Ends this process, a fork of `parent`, when the thread of `parent` that made it ends. Otherwise
+ * the processes of a search that was killed would run on. */
+void weft_workers_end_with (pid_t parent);
