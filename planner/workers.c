@@ -24,7 +24,7 @@ struct running {
   struct shared *shared;
   char *results; /* results of the tasks, in the shared memory */
   size_t bytes;  /* size of the shared memory */
-  uint32_t n;
+  uint32_t n, n_done; /* number of workers, and of tasks that earlier workers have finished */
   pid_t *pid;
   int finished[2]; /* a pipe into which a worker writes one byte for each finished task */
 };
@@ -42,6 +42,8 @@ work (struct running *w)
   const struct weft_workers *tasks = w->tasks;
 
   for (uint32_t task; (task = atomic_fetch_add (&w->shared->next, 1)) < tasks->n_tasks;) {
+    if (atomic_load (&w->shared->done[task]))
+      continue;
     tasks->run (tasks->user, task, w->results + task * tasks->result_bytes);
     atomic_store (&w->shared->done[task], 1);
     while (write (w->finished[1], "", 1) < 0 && errno == EINTR)
@@ -106,7 +108,7 @@ static void
 watch (struct running *w)
 {
   char bytes[64];
-  uint32_t done = 0;
+  uint32_t done = w->n_done;
 
   for (;;) {
     ssize_t n = read (w->finished[0], bytes, sizeof bytes);
@@ -128,6 +130,16 @@ join (struct running *w)
       ;
 }
 
+static uint32_t
+count_done (const struct running *w)
+{
+  uint32_t n = 0;
+
+  for (uint32_t task = 0; task < w->tasks->n_tasks; task++)
+    n += atomic_load (&w->shared->done[task]) != 0;
+  return n;
+}
+
 /* Starts groups of workers until every task was taken. If all workers of a group end early, each
  * has taken at least one task, so the number of groups is limited. */
 static gboolean
@@ -136,6 +148,7 @@ run_workers (struct running *w, uint32_t n, GError **error)
   do {
     if (pipe (w->finished))
       return weft_run_error (error, "no pipe to the workers: %s", g_strerror (errno));
+    w->n_done = count_done (w);
     start (w, n);
     int failed = errno;
     close (w->finished[1]);
@@ -145,6 +158,21 @@ run_workers (struct running *w, uint32_t n, GError **error)
     if (w->n == 0)
       return weft_run_error (error, "no process to predict rows: %s", g_strerror (failed));
   } while (atomic_load (&w->shared->next) < w->tasks->n_tasks);
+  return TRUE;
+}
+
+/* Lets workers take the tasks again whose worker has ended early. Returns whether there are any. */
+static gboolean
+reopen_lost (struct running *w)
+{
+  const struct weft_workers *tasks = w->tasks;
+
+  if (count_done (w) == tasks->n_tasks)
+    return FALSE;
+  for (uint32_t task = 0; task < tasks->n_tasks; task++)
+    if (!atomic_load (&w->shared->done[task]))
+      memset (w->results + task * tasks->result_bytes, 0, tasks->result_bytes);
+  atomic_store (&w->shared->next, 0);
   return TRUE;
 }
 
@@ -173,7 +201,7 @@ run_forked (const struct weft_workers *tasks, uint32_t n, char *results, gboolea
     return weft_run_error (error, "no memory for %zu bytes of results: %s", w.bytes,
                            g_strerror (errno));
   w.results = (char *) w.shared + results_at (tasks);
-  gboolean good = run_workers (&w, n, error);
+  gboolean good = run_workers (&w, n, error) && (!reopen_lost (&w) || run_workers (&w, n, error));
   memcpy (results, w.results, tasks->n_tasks * tasks->result_bytes);
   for (uint32_t task = 0; task < tasks->n_tasks; task++)
     done[task] = atomic_load (&w.shared->done[task]) != 0;
