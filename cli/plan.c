@@ -734,11 +734,13 @@ plan (const weft_cli_input *input, const struct wishes *wishes)
     return weft_cli_fail (error);
   g_autoptr (weft_search) search = search_for (settings, &options, wishes, &job, &written, &error);
   weft_cli_watch_clear (&watch);
-  if (error && error->code != WEFT_ERROR_INFEASIBLE)
-    return weft_cli_fail (error);
+  if (error && error->code != WEFT_ERROR_INFEASIBLE) {
+    int status = weft_cli_fail (error);
+    return search && search->stopped ? WEFT_CLI_EXIT_BY_SIGINT : status;
+  }
   const struct page page = { &job, search, sure, weft_sweeps_ratio_error (sure->errors), given };
   print_page (&page, input, wishes);
-  if (error || (wishes->wanted.output && !search->stopped && 
+  if (error || (wishes->wanted.output && !search->stopped &&
                 !weft_cli_written_save (&written, &wishes->wanted, &error)))
     return weft_cli_fail (error);
   return search->stopped ? WEFT_CLI_EXIT_BY_SIGINT : 0;

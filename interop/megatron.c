@@ -463,18 +463,23 @@ needs_one_queue (const struct weft_job *job)
          !k->use_megatron_fsdp && !weft_job_is_torch (job);
 }
 
-/* Megatron-Core asserts equal numbers of replicas for dense weights and experts if the stages lie
- * inside, and counts experts on tensor parallel ranks even in a model without any. The size of its
- * own test gpt3_mr_mcore_te_tp2_pp2_cp2_etp4_dp_last satisfies it. */
+int64_t
+weft_megatron_idle_experts (const struct weft_job *job)
+{
+  const union weft_strategy *k = &job->strategy;
+  gboolean asserts = k->use_tp_pp_dp_mapping && k->pipeline_model_parallel_size > 1 &&
+                     k->context_parallel_size > 1 && job->model.num_moe_experts == 0;
+
+  return asserts ? k->tensor_model_parallel_size * k->context_parallel_size : 0;
+}
+
 static void
 append_idle_experts (GString *out, const struct weft_job *job)
 {
-  const union weft_strategy *k = &job->strategy;
+  int64_t size = weft_megatron_idle_experts (job);
 
-  if (k->use_tp_pp_dp_mapping && k->pipeline_model_parallel_size > 1 &&
-      k->context_parallel_size > 1 && job->model.num_moe_experts == 0)
-    g_string_append_printf (out, "    --expert-tensor-parallel-size %" G_GINT64_FORMAT "\n",
-                            k->tensor_model_parallel_size * k->context_parallel_size);
+  if (size > 0)
+    g_string_append_printf (out, "    --expert-tensor-parallel-size %" G_GINT64_FORMAT "\n", size);
 }
 
 static void

@@ -1,4 +1,5 @@
 #include "interop/megatron_core.h"
+#include "interop/megatron.h"
 #include "interop/tree.h"
 #include "interop/yaml.h"
 #include "core/base/error.h"
@@ -222,12 +223,24 @@ core_read (const char *text, const char *name, weft_keys_read *out, GError **err
   return values && weft_tree_keys (values, name, &weft_megatron_core, NULL, out, error);
 }
 
+/* The field that a job without experts may need beside those that its settings give. */
+#define IDLE_EXPERTS "TransformerConfig.expert_tensor_parallel_size"
+
 static char *
 core_write (const struct weft_target *target, const weft_keys_read *keys,
             const struct weft_job *job)
 {
-  (void) job;
-  return weft_tree_json (target, keys);
+  g_autoptr (weft_keys_read) all = weft_keys_read_new ();
+  g_autofree char *size = weft_texts_positive (weft_megatron_idle_experts (job));
+
+  for (guint i = 0; i < keys->given->len; i++) {
+    const struct weft_given *given = &g_array_index (keys->given, struct weft_given, i);
+    weft_keys_add (all, target->schema, target->prefix, target->schema->key[given->key].name,
+                   given->value, given->where, NULL);
+  }
+  if (size)
+    weft_keys_add (all, target->schema, target->prefix, IDLE_EXPERTS, size, "", NULL);
+  return weft_tree_json (target, all);
 }
 
 /* ---------------------------------------------------------------------------------- tables */
@@ -258,6 +271,8 @@ static const struct weft_key_row rows[] = {
   { .key = k, .theirs = value, .sets = pairs, .when = "", .also = others },
 #define SETS_IF(k, value, pairs, cond, others)                                                     \
   { .key = k, .theirs = value, .sets = pairs, .when = cond, .also = others },
+#define SETS_WITH(k, value, pairs, other)                                                          \
+  { .key = k, .theirs = value, .sets = pairs, .when = "", .with = other },
 #define FORM(k, pairs, cond, id)                                                                   \
   { .key = k, .theirs = "*", .sets = pairs, .when = cond, .form = &id },
 #define FORM_ALSO(k, pairs, id, others)                                                            \

@@ -1,4 +1,5 @@
 /* Families of strategies: their rules and bounds, and their members. */
+#include "core/base/error.h"
 #include "planner/bound.h"
 #include "planner/searcher.h"
 #include "planner/workers.h"
@@ -85,8 +86,19 @@ add_family (struct searcher *s, const struct begun *begun, enum weft_space_level
   return c;
 }
 
+/* Keeps a family out of the search whose process ended early. */
+static void
+add_lost (struct searcher *s)
+{
+  add_family (s, &(struct begun){ .n_strategies = 1 }, WEFT_SPACE_SCHEDULES)->fate =
+      WEFT_FATE_FAULT;
+  if (!s->fault)
+    g_set_error (&s->fault, WEFT_ERROR, WEFT_ERROR_BUG,
+                 "the process that checked its rules ended early, and so did a second one");
+}
+
 /* Lists the families, checks their rules and computes the first lower bound of each, in several
- * processes. A slice that was not finished keeps its families out of the search. */
+ * processes. */
 static gboolean
 list_families (struct searcher *s, GError **error)
 {
@@ -109,8 +121,7 @@ list_families (struct searcher *s, GError **error)
     return FALSE;
   for (guint i = 0; i < families->len; i++)
     if (!done[i / SLICE])
-      add_family (s, &(struct begun){ .n_strategies = 1 }, WEFT_SPACE_SCHEDULES)->fate =
-          WEFT_FATE_FAULT;
+      add_lost (s);
     else if (begun[i].n_strategies > 0)
       add_family (s, &begun[i], WEFT_SPACE_SCHEDULES);
   return TRUE;

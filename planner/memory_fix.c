@@ -4,7 +4,6 @@
 #include "planner/shorten.h"
 #include "planner/workers.h"
 #include <math.h>
-#include <stdlib.h>
 
 /* Limits for the combinations with the same number of changes: how many are planned (MOST_PLANS
  * with a known lower bound of the step time, MOST_UNBOUNDED without), and how many of those that
@@ -386,7 +385,7 @@ count_planned (const GArray *open)
 static gboolean
 plan_open (struct finder *f, GArray *fitting, GError **error)
 {
-  qsort (f->open->data, f->open->len, sizeof (struct combination), by_bound);
+  g_array_sort (f->open, by_bound);
   uint32_t n = count_planned (f->open);
   gboolean single = n > 0 && g_array_index (f->open, struct combination, 0).n == 1;
 
@@ -409,12 +408,13 @@ changes_alike (const struct weft_memory_fix *a, const struct weft_memory_fix *b)
 /* Moves the fastest jobs to the front: at most MOST_SHOWN, of which at most MOST_VARIANTS have the
  * same changes. Returns their number. */
 static uint32_t
-choose_fastest (struct weft_memory_fix *fix, uint32_t all)
+choose_fastest (GArray *fitting)
 {
+  struct weft_memory_fix *fix = (struct weft_memory_fix *) (void *) fitting->data;
   uint32_t n = 0;
 
-  qsort (fix, all, sizeof *fix, by_clock);
-  for (uint32_t i = 0; i < all && n < MOST_SHOWN; i++) {
+  g_array_sort (fitting, by_clock);
+  for (uint32_t i = 0; i < fitting->len && n < MOST_SHOWN; i++) {
     uint32_t alike = 0;
     for (uint32_t k = 0; k < n; k++)
       alike += changes_alike (&fix[k], &fix[i]);
@@ -429,7 +429,7 @@ static gboolean
 simulate (struct finder *f, GArray *fitting, GArray *result, GError **error)
 {
   struct weft_memory_fix *fix = (struct weft_memory_fix *) (void *) fitting->data;
-  uint32_t n = choose_fastest (fix, fitting->len);
+  uint32_t n = choose_fastest (fitting);
 
   f->found->fitting += fitting->len;
   f->phase = "simulating";
@@ -517,7 +517,7 @@ weft_memory_fix_find (const struct weft_job *job, const struct weft_memory_fix_o
   gboolean ok = weft_cluster_one_kind (&job->cluster, "the search for changes", error) &&
                 try_all (&f, result, error);
 
-  qsort (result->data, result->len, sizeof (struct weft_memory_fix), by_seconds);
+  g_array_sort (result, by_seconds);
   found->n = result->len;
   found->fix = (struct weft_memory_fix *) (void *) g_array_free (result, FALSE);
   if (found->n)

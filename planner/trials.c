@@ -433,7 +433,7 @@ take_result (const struct result *r, gboolean done, struct weft_trial *trial)
 {
   if (!done)
     g_set_error (&trial->error, WEFT_ERROR, WEFT_ERROR_BUG,
-                 "a process of the search ended before its candidate was finished");
+                 "its process ended before it was finished, and so did a second one");
   else if (r->failed)
     g_set_error_literal (&trial->error, WEFT_ERROR, r->code, r->message);
   trial->refused = r->refused;

@@ -59,7 +59,9 @@ weft_worker_pool_new (const struct weft_worker_pool_work *work, GError **error)
   pool->result_step = step_of (work->result_bytes);
   pool->bytes = work->most * (pool->task_step + pool->result_step);
   pool->n = MIN (work->n_workers ? work->n_workers : g_get_num_processors (), work->most);
-  pool->worker = g_new0 (struct worker, pool->n);
+  pool->worker = g_new (struct worker, pool->n);
+  for (uint32_t i = 0; i < pool->n; i++)
+    pool->worker[i] = (struct worker){ .task = NO_TASK };
   pool->shared =
       mmap (NULL, pool->bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   if (pool->shared != MAP_FAILED)
@@ -127,6 +129,7 @@ close_pair (const int pair[2])
 static gboolean
 start (const weft_worker_pool *pool, struct worker *w)
 {
+  const pid_t parent = getpid ();
   int to[2], from[2];
 
   if (pipe (to))
@@ -137,6 +140,7 @@ start (const weft_worker_pool *pool, struct worker *w)
   }
   pid_t pid = fork ();
   if (pid == 0) {
+    weft_workers_end_with (parent);
     forget_all (pool);
     close (to[1]);
     close (from[0]);
@@ -164,21 +168,27 @@ end (struct worker *w)
   *w = (struct worker){ .task = NO_TASK };
 }
 
-/* Gives a task to a process that has none. Returns FALSE if no process can take it. */
+/* Sends a task to a process that has none. If the process was killed since its last task, a new one
+ * takes its place. */
 static gboolean
-give (weft_worker_pool *pool, uint32_t task)
+send_task (const weft_worker_pool *pool, struct worker *w, uint32_t task)
 {
-  for (uint32_t i = 0; i < pool->n; i++) {
-    struct worker *w = &pool->worker[i];
-    if (w->pid && w->task != NO_TASK)
-      continue;
-    if (!w->pid && !start (pool, w))
-      continue;
+  for (int attempt = 0; attempt < 2 && (w->pid || start (pool, w)); attempt++) {
     w->task = task;
     if (send (w->to, task))
       return TRUE;
     end (w);
   }
+  return FALSE;
+}
+
+/* Gives a task to a process that has none. Returns FALSE if no process can take it. */
+static gboolean
+give (weft_worker_pool *pool, uint32_t task)
+{
+  for (uint32_t i = 0; i < pool->n; i++)
+    if (pool->worker[i].task == NO_TASK && send_task (pool, &pool->worker[i], task))
+      return TRUE;
   return FALSE;
 }
 
@@ -216,28 +226,39 @@ wait_for_any (weft_worker_pool *pool, gboolean *done)
   return TRUE;
 }
 
+/* Runs the tasks that are not done. Returns FALSE if no process could take a task. */
+static gboolean
+run_open (weft_worker_pool *pool, uint32_t n, gboolean *done)
+{
+  uint32_t next = 0;
+
+  for (uint32_t i = 0; i < n; i++)
+    if (!done[i])
+      memset (result_at (pool, i), 0, pool->work.result_bytes);
+  do
+    while (next < n && (done[next] || give (pool, next)))
+      next++;
+  while (wait_for_any (pool, done));
+  return next == n;
+}
+
 gboolean
 weft_worker_pool_run (weft_worker_pool *pool, const void *task, uint32_t n, void *result,
                       gboolean *done, GError **error)
 {
   const struct weft_worker_pool_work *work = &pool->work;
   void (*before) (int) = signal (SIGPIPE, SIG_IGN);
-  uint32_t next = 0;
 
   WEFT_INVARIANT (n <= work->most);
   for (uint32_t i = 0; i < n; i++) {
     memcpy (task_at (pool, i), (const char *) task + i * work->task_bytes, work->task_bytes);
-    memset (result_at (pool, i), 0, work->result_bytes);
     done[i] = FALSE;
   }
-  do
-    while (next < n && give (pool, next))
-      next++;
-  while (wait_for_any (pool, done));
+  gboolean ok = run_open (pool, n, done) && run_open (pool, n, done);
   for (uint32_t i = 0; i < n; i++)
     memcpy ((char *) result + i * work->result_bytes, result_at (pool, i), work->result_bytes);
   signal (SIGPIPE, before);
-  return next == n || weft_run_error (error, "no process for a task: %s", g_strerror (errno));
+  return ok || weft_run_error (error, "no process for a task: %s", g_strerror (errno));
 }
 
 size_t

@@ -25,9 +25,9 @@ typedef struct weft_worker_pool weft_worker_pool;
 weft_worker_pool *weft_worker_pool_new (const struct weft_worker_pool_work *work, GError **error);
 
 /* Runs task[n] and writes the results to result[n], in the order of the tasks. Processes take the
- * tasks in this order. done[i] is FALSE if the process of task i ended before the task did, for
- * example by a signal; other processes run the remaining tasks. Returns FALSE with an error if no
- * process could be started. */
+ * tasks in this order. A task whose process ended before the task did, for example by a signal, is
+ * run again in another process after all others; done[i] is FALSE if that process ended early too.
+ * Returns FALSE with an error if no process could be started. */
 gboolean weft_worker_pool_run (weft_worker_pool *pool, const void *task, uint32_t n, void *result,
                                gboolean *done, GError **error);
 

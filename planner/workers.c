@@ -3,10 +3,12 @@
 #include "core/base/error.h"
 #include <errno.h>
 #include <malloc.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <stdatomic.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -22,7 +24,7 @@ struct running {
   struct shared *shared;
   char *results; /* results of the tasks, in the shared memory */
   size_t bytes;  /* size of the shared memory */
-  uint32_t n;
+  uint32_t n, n_done; /* number of workers, and of tasks that earlier workers have finished */
   pid_t *pid;
   int finished[2]; /* a pipe into which a worker writes one byte for each finished task */
 };
@@ -40,6 +42,8 @@ work (struct running *w)
   const struct weft_workers *tasks = w->tasks;
 
   for (uint32_t task; (task = atomic_fetch_add (&w->shared->next, 1)) < tasks->n_tasks;) {
+    if (atomic_load (&w->shared->done[task]))
+      continue;
     tasks->run (tasks->user, task, w->results + task * tasks->result_bytes);
     atomic_store (&w->shared->done[task], 1);
     while (write (w->finished[1], "", 1) < 0 && errno == EINTR)
@@ -70,16 +74,27 @@ weft_workers_keep_memory (void)
   free (heap);
 }
 
+void
+weft_workers_end_with (pid_t parent)
+{
+  prctl (PR_SET_PDEATHSIG, SIGKILL);
+  if (getppid () != parent)
+    _exit (1);
+}
+
 /* Starts the worker processes. The children end with _exit(), so that they do not write the
  * contents of the parent's output buffers a second time. */
 static void
 start (struct running *w, uint32_t n)
 {
+  const pid_t parent = getpid ();
+
   for (w->n = 0; w->n < n; w->n++) {
     w->pid[w->n] = fork ();
     if (w->pid[w->n] < 0)
       return;
     if (w->pid[w->n] == 0) {
+      weft_workers_end_with (parent);
       close (w->finished[0]);
       weft_workers_keep_memory ();
       work (w);
@@ -93,7 +108,7 @@ static void
 watch (struct running *w)
 {
   char bytes[64];
-  uint32_t done = 0;
+  uint32_t done = w->n_done;
 
   for (;;) {
     ssize_t n = read (w->finished[0], bytes, sizeof bytes);
@@ -115,6 +130,16 @@ join (struct running *w)
       ;
 }
 
+static uint32_t
+count_done (const struct running *w)
+{
+  uint32_t n = 0;
+
+  for (uint32_t task = 0; task < w->tasks->n_tasks; task++)
+    n += atomic_load (&w->shared->done[task]) != 0;
+  return n;
+}
+
 /* Starts groups of workers until every task was taken. If all workers of a group end early, each
  * has taken at least one task, so the number of groups is limited. */
 static gboolean
@@ -123,6 +148,7 @@ run_workers (struct running *w, uint32_t n, GError **error)
   do {
     if (pipe (w->finished))
       return weft_run_error (error, "no pipe to the workers: %s", g_strerror (errno));
+    w->n_done = count_done (w);
     start (w, n);
     int failed = errno;
     close (w->finished[1]);
@@ -132,6 +158,21 @@ run_workers (struct running *w, uint32_t n, GError **error)
     if (w->n == 0)
       return weft_run_error (error, "no process to predict rows: %s", g_strerror (failed));
   } while (atomic_load (&w->shared->next) < w->tasks->n_tasks);
+  return TRUE;
+}
+
+/* Lets workers take the tasks again whose worker has ended early. Returns whether there are any. */
+static gboolean
+reopen_lost (struct running *w)
+{
+  const struct weft_workers *tasks = w->tasks;
+
+  if (count_done (w) == tasks->n_tasks)
+    return FALSE;
+  for (uint32_t task = 0; task < tasks->n_tasks; task++)
+    if (!atomic_load (&w->shared->done[task]))
+      memset (w->results + task * tasks->result_bytes, 0, tasks->result_bytes);
+  atomic_store (&w->shared->next, 0);
   return TRUE;
 }
 
@@ -160,7 +201,7 @@ run_forked (const struct weft_workers *tasks, uint32_t n, char *results, gboolea
     return weft_run_error (error, "no memory for %zu bytes of results: %s", w.bytes,
                            g_strerror (errno));
   w.results = (char *) w.shared + results_at (tasks);
-  gboolean good = run_workers (&w, n, error);
+  gboolean good = run_workers (&w, n, error) && (!reopen_lost (&w) || run_workers (&w, n, error));
   memcpy (results, w.results, tasks->n_tasks * tasks->result_bytes);
   for (uint32_t task = 0; task < tasks->n_tasks; task++)
     done[task] = atomic_load (&w.shared->done[task]) != 0;

@@ -3,6 +3,7 @@
 #pragma once
 #include <glib.h>
 #include <stdint.h>
+#include <sys/types.h>
 
 struct weft_workers {
   uint32_t n_tasks;
@@ -19,12 +20,16 @@ struct weft_workers {
 };
 
 /* Runs all tasks and writes their results to results[n_tasks], in the order of the tasks. Workers
- * take the tasks in this order. done[task] is FALSE for a task whose worker ended before the task
- * did, for example by a signal; the other workers run the remaining tasks. Returns FALSE with an
- * error if no worker could be started. No other thread may run in this process, because workers are
- * forks of it. */
+ * take the tasks in this order. A task whose worker ended before the task did, for example by a
+ * signal, is run again after all others; done[task] is FALSE if that worker ended early too.
+ * Returns FALSE with an error if no worker could be started. No other thread may run in this
+ * process, because workers are forks of it. */
 gboolean weft_workers_run (const struct weft_workers *tasks, void *results, gboolean *done,
                         GError **error);
 
 /* Makes the allocator of a process that runs tasks keep the memory that a task frees. */
 void weft_workers_keep_memory (void);
+
+/* Ends this process, a fork of `parent`, when the thread of `parent` that made it ends. Otherwise
+ * the processes of a search that was killed would run on. */
+void weft_workers_end_with (pid_t parent);

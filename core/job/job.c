@@ -62,8 +62,11 @@ unknown_key (const struct weft_section *section, const char *key, GError **error
   const char *home, *name, *near;
   gboolean boolean;
 
+  if (weft_job_flag (key, &home, &name, &boolean) && strcmp (home, section->name) == 0)
+    return weft_bad_input (error, "unknown key \"%s\"; did you mean %s?", key, name);
   if (weft_job_flag (key, &home, &name, &boolean))
-    return weft_bad_input (error, "unknown key \"%s\"; it belongs in [%s]", key, home);
+    return weft_bad_input (error, "unknown key \"%s\"; it belongs in [%s]%s%s", key, home,
+                           strcmp (name, key) ? " as " : "", strcmp (name, key) ? name : "");
   if (alias) {
     g_autofree char *text = weft_alias_text (alias);
     return weft_bad_input (error, "unknown key \"%s\"; as a flag it stands for %s", key, text);

@@ -236,6 +236,10 @@ every_error_names_where_it_stands (void **state)
                 "overlap_grad_reduce?");
   refused_more ("[train]\nnum_layers = 1\n",
                 ".ini:11: [train] unknown key \"num_layers\"; it belongs in [model]");
+  refused_more ("[train]\nmodel = gpt2\n",
+                ".ini:11: [train] unknown key \"model\"; it belongs in [model] as config");
+  refused_more ("[model]\nmodel = gpt2\n",
+                ".ini:11: [model] unknown key \"model\"; did you mean config?");
   refused_more ("topolgy = cpu\n",
                 ".ini:10: [cluster] unknown key \"topolgy\"; did you mean topology?");
   refused_more ("[strategy]\nforward = 1\n",

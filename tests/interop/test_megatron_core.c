@@ -95,11 +95,38 @@ an_export_has_an_object_for_each_class (void **state)
                                       "\"use_distributed_optimizer\" : true\n  }"));
 }
 
+/* initialize_model_parallel() asserts that experts, which it also counts in a model without any,
+ * have as many replicas as dense weights if the stages lie inside. The order of ranks is no field,
+ * but an argument of this function. */
+static void
+stages_inside_replicas_need_the_size_of_idle_experts (void **state)
+{
+  static const char words[] = "model=gpt2 topology=dgx-h100 gpus=16 pipeline_model_parallel_size=2 "
+                              "tensor_model_parallel_size=2 global_batch_size=8 "
+                              "context_parallel_size=2 use_tp_pp_dp_mapping=";
+
+  (void) state;
+  for (int inside = 0; inside < 2; inside++) {
+    g_autofree char *all = g_strconcat (words, inside ? "true" : "false", NULL);
+    g_autoptr (GError) error = NULL;
+    struct weft_job job;
+    assert_true (weft_test_job (all, &job, &error));
+    g_autoptr (weft_interop_result) out = weft_export (&weft_megatron_core, &job, &error);
+    g_autofree char *left_out = weft_export_left_out (out);
+    assert_null (left_out);
+    assert_int_equal (strstr (out->text, "\"expert_tensor_parallel_size\" : 4") != NULL, inside);
+    weft_test_means (&how, out->text, "expert_tensor_parallel_size", "none");
+  }
+  assert_means (", \"num_moe_experts\": 8, \"expert_tensor_parallel_size\": 1}",
+                "expert_tensor_parallel_size", "1");
+}
+
 static const struct CMUnitTest tests[] = {
   cmocka_unit_test (fields_have_the_defaults_of_their_classes),
   cmocka_unit_test (fields_together_say_an_activation_and_a_precision),
   cmocka_unit_test (what_weft_does_not_have_is_refused_by_name),
   cmocka_unit_test (an_export_has_an_object_for_each_class),
+  cmocka_unit_test (stages_inside_replicas_need_the_size_of_idle_experts),
 };
 
 WEFT_TESTS (tests)

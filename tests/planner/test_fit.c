@@ -1,5 +1,6 @@
 /* Fits: the solver finds known minima, constants apply to the jobs that use them, a plan that is
  * priced again equals a new plan, and a fit finds the constant that made its measurements. */
+#define _GNU_SOURCE /* MAP_ANONYMOUS */
 #include "core/base/error.h"
 #include "core/job/flags.h"
 #include "core/plan/plan.h"
@@ -14,6 +15,7 @@
 #include <math.h>
 #include <signal.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 static void
@@ -303,18 +305,30 @@ square (void *user, uint32_t task, void *result)
 }
 
 static void
+check_progress (void *user, uint32_t done, uint32_t of)
+{
+  uint32_t *last = user;
+
+  assert_true (done > *last && done <= of);
+  *last = done;
+}
+
+static void
 run_squares (uint32_t n_workers, int deadly)
 {
   g_autoptr (GError) error = NULL;
-  uint32_t result[40];
+  uint32_t result[40], last = 0;
   gboolean done[40];
   const struct weft_workers workers = { .n_tasks = 40,
                                         .n_workers = n_workers,
                                         .result_bytes = sizeof *result,
                                         .run = square,
-                                        .user = &deadly };
+                                        .user = &deadly,
+                                        .progress = check_progress,
+                                        .progress_user = &last };
 
   assert_true (weft_workers_run (&workers, result, done, &error));
+  assert_int_equal (last, deadly < 0 ? 40 : 39);
   for (uint32_t i = 0; i < 40; i++) {
     assert_int_equal (done[i], (int) i != deadly);
     assert_int_equal (result[i], (int) i == deadly ? 0 : i * i);
@@ -328,6 +342,40 @@ workers_give_results_in_the_order_of_the_tasks (void **state)
   run_squares (1, -1);
   run_squares (3, -1);
   run_squares (3, 17);
+}
+
+/* Kills the worker that begins task 5 for the first time; `user` is memory of all processes. */
+static void
+square_once_killed (void *user, uint32_t task, void *result)
+{
+  gint *n_begun = user;
+  int deadly = -1;
+
+  *(uint32_t *) result = 7;
+  if (task == 5 && g_atomic_int_add (n_begun, 1) == 0)
+    kill (getpid (), SIGKILL);
+  square (&deadly, task, result);
+}
+
+static void
+a_killed_worker_loses_no_task (void **state)
+{
+  gint *n_begun =
+      mmap (NULL, sizeof *n_begun, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  uint32_t result[8];
+  gboolean done[8];
+  const struct weft_workers workers = { .n_tasks = 8,
+                                        .n_workers = 2,
+                                        .result_bytes = sizeof *result,
+                                        .run = square_once_killed,
+                                        .user = n_begun };
+
+  (void) state;
+  assert_true (weft_workers_run (&workers, result, done, NULL));
+  for (uint32_t i = 0; i < 8; i++)
+    assert_true (done[i] && result[i] == i * i);
+  assert_int_equal (*n_begun, 2);
+  munmap (n_begun, sizeof *n_begun);
 }
 
 /* ------------------------------------------------------------------------ the fit */
@@ -451,6 +499,7 @@ static const struct CMUnitTest tests[] = {
   IN_FOLDER (a_fitted_value_is_written_into_its_line),
   cmocka_unit_test (a_plan_that_is_priced_again_equals_a_new_plan),
   cmocka_unit_test (workers_give_results_in_the_order_of_the_tasks),
+  cmocka_unit_test (a_killed_worker_loses_no_task),
   IN_FOLDER (a_fit_finds_the_constant_that_made_the_measurements),
   IN_FOLDER (a_thin_fit_takes_the_smallest_run_of_a_series),
 };

@@ -1,4 +1,5 @@
 /* Trials: the programs that a search builds for its candidates, in one process or in several. */
+#define _GNU_SOURCE /* MAP_ANONYMOUS */
 #include "core/job/flags.h"
 #include "exec_sim/exec_sim.h"
 #include "planner/planner.h"
@@ -6,7 +7,10 @@
 #include "planner/trials.h"
 #include "tests/runner/runner.h"
 #include <math.h>
+#include <poll.h>
 #include <signal.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 /* Returns a job from words. Rules are not checked, because the search sets further knobs. */
@@ -278,16 +282,26 @@ count_processes (const struct answer *answer, const gboolean *done, uint32_t n)
   return g_hash_table_size (pids);
 }
 
-/* A process that may not run further tasks, or that dies, is replaced; the others stay. */
-static void
-processes_of_a_pool_stay (void **state)
+/* Makes a pool for tasks that are numbers. */
+static weft_worker_pool *
+pool_of (uint32_t n_workers, gboolean (*run) (void *, const void *, void *), void *user)
 {
-  const struct weft_worker_pool_work work = { .n_workers = 2,
+  const struct weft_worker_pool_work work = { .n_workers = n_workers,
                                               .most = N_TASKS,
                                               .task_bytes = sizeof (uint32_t),
                                               .result_bytes = sizeof (struct answer),
-                                              .run = square };
-  g_autoptr (weft_worker_pool) pool = weft_worker_pool_new (&work, NULL);
+                                              .run = run,
+                                              .user = user };
+
+  return weft_worker_pool_new (&work, NULL);
+}
+
+/* A process that may not run further tasks, or that dies, is replaced; the others stay. A task that
+ * kills each of its processes is not done. */
+static void
+processes_of_a_pool_stay (void **state)
+{
+  g_autoptr (weft_worker_pool) pool = pool_of (2, square, NULL);
   uint32_t task[N_TASKS];
   struct answer answer[N_TASKS];
   gboolean done[N_TASKS];
@@ -309,9 +323,91 @@ processes_of_a_pool_stay (void **state)
   assert_in_range (count_processes (answer, done, N_TASKS), 2, 4);
 }
 
+/* Kills the process of the first task that runs; `user` is memory of all processes. */
+static gboolean
+first_is_killed (void *user, const void *task, void *result)
+{
+  gint *n_run = user;
+
+  if (g_atomic_int_add (n_run, 1) == 0) {
+    *(struct answer *) result = (struct answer){ .square = 7 };
+    kill (getpid (), SIGKILL);
+  }
+  return square (NULL, task, result);
+}
+
+/* Processes may be killed, for example for lack of memory, while they run a task or while they wait
+ * for one. Other processes then do their work. */
+static void
+killed_processes_lose_no_task (void **state)
+{
+  gint *n_run =
+      mmap (NULL, sizeof *n_run, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  g_autoptr (weft_worker_pool) pool = pool_of (1, first_is_killed, n_run);
+  const uint32_t task[] = { 2, 3 };
+  struct answer answer[2];
+  gboolean done[2];
+
+  (void) state;
+  for (int run = 0; run < 2; run++) {
+    assert_true (weft_worker_pool_run (pool, task, 2, answer, done, NULL));
+    assert_true (done[0] && done[1]);
+    assert_int_equal (answer[0].square, 4);
+    assert_int_equal (answer[1].square, 9);
+    kill (answer[1].pid, SIGKILL);
+  }
+  assert_int_equal (*n_run, 5);
+  munmap (n_run, sizeof *n_run);
+}
+
+static gboolean
+waits_for_ever (void *user, const void *task, void *result)
+{
+  const int *started = user;
+  const pid_t pid = getpid ();
+
+  (void) task;
+  (void) result;
+  if (write (*started, &pid, sizeof pid) == sizeof pid)
+    pause ();
+  return TRUE;
+}
+
+/* The end of the pipe is reached when all processes that could write to it have ended. */
+static void
+processes_end_with_a_search_that_is_killed (void **state)
+{
+  int started[2];
+  pid_t worker = 0;
+
+  (void) state;
+  assert_int_equal (pipe (started), 0);
+  pid_t search = fork ();
+  if (search == 0) {
+    uint32_t task = 0;
+    struct answer answer;
+    gboolean done;
+    close (started[0]);
+    weft_worker_pool_run (pool_of (1, waits_for_ever, &started[1]), &task, 1, &answer, &done, NULL);
+    _exit (0);
+  }
+  close (started[1]);
+  assert_int_equal (read (started[0], &worker, sizeof worker), sizeof worker);
+  kill (search, SIGKILL);
+  waitpid (search, NULL, 0);
+  struct pollfd end = { started[0], POLLIN, 0 };
+  gboolean ended = poll (&end, 1, 60000) == 1;
+  if (!ended)
+    kill (worker, SIGKILL);
+  assert_true (ended);
+  close (started[0]);
+}
+
 static const struct CMUnitTest tests[] = {
   cmocka_unit_test (the_bound_of_contention_is_below_the_simulation),
   cmocka_unit_test (processes_of_a_pool_stay),
+  cmocka_unit_test (killed_processes_lose_no_task),
+  cmocka_unit_test (processes_end_with_a_search_that_is_killed),
   cmocka_unit_test (live_bytes_of_short_steps_are_those_of_the_whole_step),
   cmocka_unit_test (a_finalist_has_memory_and_time_of_its_whole_step),
   cmocka_unit_test (the_number_of_processes_changes_no_answer),
