@@ -141,3 +141,43 @@ weft_contention_bound (const weft_plan *plan, double known)
   }
   return most;
 }
+
+static gboolean
+crosses (const struct weft_route *route, uint32_t link)
+{
+  for (uint32_t i = 0; i < route->n; i++)
+    if (route->link[i] == link)
+      return TRUE;
+  return FALSE;
+}
+
+/* Number of ranks of the stage of `rank`, on its node, whose copies cross a link. */
+static uint32_t
+sharers (const weft_plan *plan, uint32_t rank, uint32_t link)
+{
+  const uint32_t gpus = (uint32_t) plan->job.cluster.f.node_gpus, first = rank / gpus * gpus;
+  uint32_t n = 0;
+
+  for (uint32_t other = first; other < MIN (first + gpus, plan->mesh.n_ranks); other++) {
+    struct weft_route route;
+    weft_fabric_host_route (&plan->fabric, other, TRUE, &route);
+    n += crosses (&route, link) &&
+         weft_mesh_stage (&plan->mesh, other) == weft_mesh_stage (&plan->mesh, rank);
+  }
+  return n;
+}
+
+double
+weft_contention_copies (const weft_plan *plan, uint32_t role)
+{
+  const uint32_t rank = weft_mesh_stage_rank (&plan->mesh, role, 0);
+  struct weft_route route;
+  double most = 1;
+
+  weft_fabric_host_route (&plan->fabric, rank, TRUE, &route);
+  for (uint32_t i = 0; i < route.n; i++)
+    most = fmax (most, sharers (plan, rank, route.link[i]) *
+                           weft_fabric_route_rate (&plan->fabric, &route) /
+                           weft_fabric_capacity (&plan->fabric, route.link[i]));
+  return most;
+}

@@ -23,7 +23,7 @@ struct run {
   const struct weft_trials *how;
   struct weft_trial *trial;
   struct weft_shortened shortened;
-  double seconds[2], contended[2], bytes[2], least[2], ops[2]; /* figures of the short steps */
+  double seconds[2], contended[2], shared[2], bytes[2], least[2], ops[2]; /* of the short steps */
   weft_report *of[2]; /* reports of the simulated short steps */
 };
 
@@ -65,9 +65,66 @@ clock_seconds (struct run *x, const weft_plan *plan)
   return t ? t->seconds : NAN;
 }
 
+/* Lengthens the copies of a role as if all ranks of its stage copied at the same time. Returns whether
+ * one of them takes longer. */
+static gboolean
+share_links (weft_plan *plan, uint32_t role)
+{
+  const weft_program *p = plan->role[role];
+  const double latency = plan->job.stack.kernel_gap;
+  double factor = weft_contention_copies (plan, role), *seconds = plan->seconds[role];
+  gboolean longer = FALSE;
+
+  for (uint32_t op = 0; op < p->n_op && factor > 1; op++)
+    if (weft_op_info[p->op[op].kind].class == WEFT_CLASS_COPY && seconds[op] > latency) {
+      seconds[op] += (factor - 1) * (seconds[op] - latency);
+      longer = TRUE;
+    }
+  return longer;
+}
+
+/* The clock time of a plan whose copies share links; 0: none of them does. */
+static double
+shared_seconds (struct run *x, weft_plan *plan)
+{
+  double **own = plan->seconds, seconds = 0;
+  gboolean longer = FALSE;
+
+  plan->seconds = g_new (double *, plan->n_roles);
+  for (uint32_t role = 0; role < plan->n_roles; role++) {
+    plan->seconds[role] = g_memdup2 (own[role], plan->role[role]->n_op * sizeof **own);
+    longer = share_links (plan, role) || longer;
+  }
+  if (longer)
+    seconds = clock_seconds (x, plan);
+  for (uint32_t role = 0; role < plan->n_roles; role++)
+    g_free (plan->seconds[role]);
+  g_free (plan->seconds);
+  plan->seconds = own;
+  return seconds;
+}
+
+/* Whether a job copies activations to the host in every microbatch. Its links to the host are busy
+ * for most of the step. */
+static gboolean
+copies_activations (const struct weft_job *job)
+{
+  return job->strategy.cpu_offloading && job->strategy.cpu_offloading_num_layers > 0;
+}
+
+/* Computes the bounds of short step i that know contention: that from SMs if it exceeds the clock
+ * time, or if that of the other short step does. */
+static gboolean
+bound_step (struct run *x, uint32_t i, weft_plan *plan)
+{
+  x->contended[i] = weft_contention_bound (plan, x->contended[0] > 0 ? 0 : x->seconds[i]);
+  x->shared[i] = copies_activations (&plan->job) ? shared_seconds (x, plan) : 0;
+  return !isnan (x->shared[i]);
+}
+
 /* Computes the clock time of short step i and, if the plan has it, its memory. */
 static gboolean
-clock_step (struct run *x, uint32_t i, const weft_plan *plan)
+clock_step (struct run *x, uint32_t i, weft_plan *plan)
 {
   if (x->how->graph && !weft_exec_check_graph (plan, &x->trial->error)) {
     note_refusal (x);
@@ -76,7 +133,8 @@ clock_step (struct run *x, uint32_t i, const weft_plan *plan)
   x->seconds[i] = clock_seconds (x, plan);
   if (isnan (x->seconds[i]))
     return FALSE;
-  x->contended[i] = weft_contention_bound (plan, x->contended[0] > 0 ? 0 : x->seconds[i]);
+  if (!bound_step (x, i, plan))
+    return FALSE;
   if (x->trial->depth == WEFT_TRIAL_BOUND)
     return TRUE;
   x->bytes[i] = (double) weft_plan_worst_bytes (plan);
@@ -135,15 +193,15 @@ try_step (struct run *x, uint32_t i, gboolean simulates)
   return x->of[i] != NULL;
 }
 
-/* The bound of contention of the whole step. It is convex in the number of microbatches, as the
- * least cost of a linear program whose limits grow linearly: the line through two short steps lies
- * below it. Without both bounds there is none. */
+/* The bound of the whole step. That from SMs is convex in the number of microbatches, as the least
+ * cost of a linear program whose limits grow linearly: the line through two short steps lies below
+ * it. Without both bounds there is none. */
 static double
-further_contended (const struct run *x)
+further (const struct run *x, const double bound[2])
 {
-  if (x->shortened.n == 2 && x->contended[1] <= 0)
-    return 0;
-  return x->contended[0] > 0 ? weft_shortened_seconds (&x->shortened, x->contended) : 0;
+  gboolean both = bound[0] > 0 && (x->shortened.n == 1 || bound[1] > 0);
+
+  return both ? weft_shortened_seconds (&x->shortened, bound) : 0;
 }
 
 /* The number of ops of the whole step of which a simulation of the trial needs the plan. */
@@ -170,7 +228,7 @@ try_steps (struct run *x)
     simulates = simulates && may_fit (x, i);
   }
   t->seconds = weft_shortened_seconds (&x->shortened, x->seconds);
-  t->contended = further_contended (x);
+  t->contended = fmax (further (x, x->contended), further (x, x->shared));
   t->bytes = weft_shortened_bytes (&x->shortened, x->bytes);
   t->least = weft_shortened_bytes (&x->shortened, x->least);
   t->ops = (uint64_t) (x->ops[0] + x->ops[1]);

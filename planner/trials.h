@@ -30,8 +30,8 @@ struct weft_trial {
    * simulate it */
   gboolean refused;
   double seconds;   /* clock time */
-  /* lower bound of the simulated time from the SMs that communication takes (contention.h), where
-   * it exceeds the clock time; otherwise 0 or less than the clock time */
+  /* lower bound of the simulated time from what ranks and lanes share (contention.h), where it
+   * exceeds the clock time; otherwise 0 or less than the clock time */
   double contended;
   /* bytes of the role that needs most: the planned bytes of the short steps, and the bytes of the
    * whole step without padding; 0 for WEFT_TRIAL_BOUND */
