@@ -14,8 +14,8 @@
  * in which the kernels with the smallest 1 - w / w' run slowly, the last one in part (a fractional
  * knapsack). The bound is the largest for any lane, any k of its ops, and any role.
  *
- * Links to the host, which the GPUs of a PCIe switch and of a node share. Ranks of one stage run the
- * same ops at the same time, so n ranks of a stage behind a link copy at 1/n of its rate each. */
+ * Links to the host, which the GPUs of a PCIe switch and of a node share. Ranks of one stage run
+ * the same ops at the same time, so n ranks of a stage behind a link copy at 1/n of its rate. */
 #pragma once
 #include "core/plan/plan.h"
 

@@ -65,8 +65,8 @@ clock_seconds (struct run *x, const weft_plan *plan)
   return t ? t->seconds : NAN;
 }
 
-/* Lengthens the copies of a role as if all ranks of its stage copied at the same time. Returns whether
- * one of them takes longer. */
+/* Lengthens the copies of a role as if all ranks of its stage copied at the same time. Returns
+ * whether one of them takes longer. */
 static gboolean
 share_links (weft_plan *plan, uint32_t role)
 {
