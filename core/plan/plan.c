@@ -197,6 +197,7 @@ closed_form (const struct coll_question *q, enum weft_op_kind kind, const struct
            : weft_coll_plan (q->group, kind, bytes / launches, &job->stack, choice);
   weft_software_repeat (q->plan, launches, &traffic);
   weft_software_reorder (q->plan, q->group, kind, bytes, &traffic);
+  weft_software_gather_again (q->plan, q->group, kind, &traffic);
   if (goes_once_a_rank (q->plan, q->group, kind))
     send_once_a_rank (q->plan, q->group, &traffic);
   return traffic;

@@ -123,6 +123,17 @@ weft_software_launches (const weft_plan *plan, const struct weft_coll_shape *gro
   return fmax (1, elements / all * MIN (p->n_param, group->n));
 }
 
+static void
+multiply (struct weft_traffic *t, double times)
+{
+  t->seconds *= times;
+  t->latency *= times;
+  for (int way = 0; way < WEFT_MAX_WAYS; way++) {
+    t->bytes[way] *= times;
+    t->chunk[way] *= times;
+  }
+}
+
 void
 weft_software_repeat (const weft_plan *plan, double launches, struct weft_traffic *t)
 {
@@ -134,12 +145,42 @@ weft_software_repeat (const weft_plan *plan, double launches, struct weft_traffi
   if (plan->fabric.ops->style == WEFT_FABRIC_TIERS)
     chunks = WEFT_CHUNK_BYTES * (t->steps[WEFT_WAY_LOCAL] / c->f.node_intra_bandwidth +
                                  t->steps[WEFT_WAY_REMOTE] / c->f.node_nic_bandwidth);
-  t->seconds = launches * (t->seconds + chunks);
-  t->latency = launches * (t->latency + chunks);
-  for (int way = 0; way < WEFT_MAX_WAYS; way++) {
-    t->bytes[way] *= launches;
-    t->chunk[way] *= launches;
+  t->seconds += chunks;
+  t->latency += chunks;
+  multiply (t, launches);
+}
+
+/* The part of a layer's weights that are freed after their recomputation: more than
+ * gather_reuse_elements elements of weights are used before their backward pass, which are the
+ * weights after them in forward, counted there and once more in backward. */
+static double
+freed_before_backward (const weft_plan *plan, const weft_program *p)
+{
+  double after = 0, freed = 0;
+  uint32_t layer = WEFT_NO_LAYER;
+
+  for (uint32_t i = p->n_param; i-- > 0;) {
+    const struct weft_param *w = &p->param[i];
+    double n = (double) w->whole_rows * (double) w->whole_columns;
+    layer = layer == WEFT_NO_LAYER ? w->layer : layer;
+    if (w->layer == WEFT_NO_LAYER || w->layer != layer)
+      continue;
+    freed += 2 * after > plan->job.stack.gather_reuse_elements ? n : 0;
+    after += n;
   }
+  return after > 0 ? freed / after : 0;
+}
+
+void
+weft_software_gather_again (const weft_plan *plan, const struct weft_coll_shape *group,
+                            enum weft_op_kind kind, struct weft_traffic *t)
+{
+  const weft_program *p = plan->role[weft_mesh_stage (&plan->mesh, group->group.first)];
+
+  if (plan->job.stack.gather_reuse_elements > 0 && kind == WEFT_OP_ALL_GATHER &&
+      weft_job_recompute (&plan->job).granularity == WEFT_RECOMPUTE_FULL &&
+      shares_weights (plan, &group->group))
+    multiply (t, 1 + freed_before_backward (plan, p) / 2);
 }
 
 void

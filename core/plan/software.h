@@ -54,6 +54,13 @@ void weft_software_reorder (const weft_plan *plan, const struct weft_coll_shape 
 void weft_software_scatter (const weft_plan *plan, uint32_t to, const struct weft_shape *shape,
                             double rate, struct weft_traffic *traffic);
 
+/* Multiplies *traffic of an all-gather of sharded weights by the gathers for each of the program's,
+ * with full recomputation: the program gathers a weight once in forward and once in backward, but
+ * software that frees weights early (gather_reuse_elements) gathers some of them again between the
+ * recomputation of a layer and its backward pass. All gathers have the mean of both passes. */
+void weft_software_gather_again (const weft_plan *plan, const struct weft_coll_shape *group,
+                                 enum weft_op_kind kind, struct weft_traffic *traffic);
+
 /* The average number of launches that the software needs for an op of `elements` elements. `kind`
  * is the collective that the software launches (weft_software_kind()). */
 double weft_software_launches (const weft_plan *plan, const struct weft_coll_shape *group,

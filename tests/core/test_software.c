@@ -171,6 +171,48 @@ sweeps_of_sharded_weights_belong_to_gathers_and_reductions (void **state)
   }
 }
 
+/* Elements of the last layer's weights, and of the last ones of it, which backward uses first: from
+ * parameter `name` on. */
+static double
+elements_from (const weft_program *p, const char *name)
+{
+  double n = 0;
+
+  for (uint32_t i = 0; i < p->n_param; i++) {
+    if (p->param[i].layer == 1 && g_str_has_prefix (p->name[p->param[i].name], name))
+      n = 0;
+    n += p->param[i].layer == 1 ? (double) (p->param[i].whole_rows * p->param[i].whole_columns) : 0;
+  }
+  return n;
+}
+
+/* A layer of 13 million elements, 3.1 of which are fc2's and 3.1 fc1's: with a limit of 5 million
+ * elements, fc1 and all before it are gathered again, because fc2 is used twice in between. */
+static void
+weights_that_are_freed_after_recomputation_are_gathered_again (void **state)
+{
+  static const char job[] = JOB "distributed_config=megatron_fsdp ffn_hidden_size=3072 "
+                                "gather_reuse_elements=%s recompute_granularity=%s";
+  static const char full[] = "full recompute_method=uniform recompute_num_layers=1";
+  g_autoptr (weft_plan) kept = weft_test_plan (job, "0", full);
+  g_autoptr (weft_plan) freed = weft_test_plan (job, "5e6", full);
+  g_autoptr (weft_plan) large = weft_test_plan (job, "1e9", full);
+  g_autoptr (weft_plan) whole = weft_test_plan (job, "5e6", "none");
+  const weft_program *p = freed->role[0];
+  double share = 1 - elements_from (p, "fc2.weight") / elements_from (p, "norm1.weight");
+
+  (void) state;
+  for (int reduces = 0; reduces < 2; reduces++) {
+    enum weft_op_kind kind = reduces ? WEFT_OP_REDUCE_SCATTER : WEFT_OP_ALL_GATHER;
+    double plain = traffic (kept, WEFT_GROUP_DP, kind, 1 << 24).seconds;
+    double wanted = reduces ? plain : plain * (1 + share / 2);
+    assert_true (fabs (traffic (freed, WEFT_GROUP_DP, kind, 1 << 24).seconds - wanted) < 1e-9);
+    assert_true (traffic (large, WEFT_GROUP_DP, kind, 1 << 24).seconds == plain);
+    assert_true (traffic (whole, WEFT_GROUP_DP, kind, 1 << 24).seconds == plain);
+  }
+  assert_true (share > 0.6 && share < 0.9);
+}
+
 static void
 rowwise_gathers_16_gathers_twice_the_bytes_of_fp8 (void **state)
 {
@@ -213,6 +255,7 @@ static const struct CMUnitTest tests[] = {
   cmocka_unit_test (scattered_sends_sends_slices_and_gathers_them),
   cmocka_unit_test (sequence_copies_adds_a_kernel_to_gathers_of_activations),
   cmocka_unit_test (sweeps_of_sharded_weights_belong_to_gathers_and_reductions),
+  cmocka_unit_test (weights_that_are_freed_after_recomputation_are_gathered_again),
   cmocka_unit_test (rowwise_gathers_16_gathers_twice_the_bytes_of_fp8),
   cmocka_unit_test (narrow_shards_reduce_experts_in_the_training_precision),
   cmocka_unit_test (all_reduces_gradients_takes_the_place_of_reduce_scatters_of_gradients_only),
