@@ -228,6 +228,8 @@ read_operand (struct reader *r, const char *word, GError **error)
   else if (r->input->second)
     return weft_bad_input (error, "unexpected \"%s\" after \"%s\" and \"%s\": expected two files",
                            word, r->input->operand, r->input->second);
+  else if (weft_file_is_stdin (word) && weft_file_is_stdin (r->input->operand))
+    return weft_bad_input (error, "found - twice: standard input can be read once");
   else
     r->input->second = word;
   return TRUE;

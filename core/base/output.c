@@ -1,6 +1,7 @@
 #define _GNU_SOURCE /* O_TMPFILE */
 #include "core/base/output.h"
 #include "core/base/error.h"
+#include "core/base/file.h"
 #include <errno.h>
 #include <fcntl.h>
 #include <glib/gstdio.h>
@@ -123,6 +124,8 @@ weft_output_find (const char *path, char **target, GError **error)
   struct stat own, file = { 0 };
 
   *target = NULL;
+  if (weft_file_is_stdin (path))
+    return weft_bad_input (error, "-: is no file (expected a file, such as /dev/stdout)");
   if (lstat (path, &own)) {
     *target = g_strdup (path);
     return TRUE;

@@ -5,8 +5,9 @@
  * keeps its contents. Devices, pipes and the file behind stdout or stderr are written in place, and
  * so is a writable file in a folder that is not writable.
  *
- * A path is refused if it is a folder, a file without permission to write, a file that this command
- * has read (weft_output_guard_inputs()), or a symbolic link that leads into another folder. */
+ * A path is refused if it is "-" (which is standard input elsewhere), a folder, a file without
+ * permission to write, a file that this command has read (weft_output_guard_inputs()), or a
+ * symbolic link that leads into another folder. */
 #pragma once
 #include <glib.h>
 #include <stdio.h>

@@ -234,6 +234,16 @@ a_file_that_cannot_be_completed_stays_as_it_was (void **state)
 
 #define IN_FOLDER(test)                                                                            \
   cmocka_unit_test_setup_teardown (test, weft_test_folder_make, weft_test_folder_remove)
+static void
+a_dash_is_an_input_once_and_no_output (void **state)
+{
+  (void) state;
+  assert_refused (SIM "--trace -", "", "--trace -: is no file (expected a file, such as /dev/stdo");
+  assert_refused ("export --model gpt2-nano --topology cpu --for weft --output -", "",
+                  "-: is no file");
+  assert_refused ("compare - -", "", "found - twice");
+}
+
 static const struct CMUnitTest tests[] = {
   IN_FOLDER (a_job_file_is_not_overwritten),
   IN_FOLDER (files_that_settings_name_are_not_overwritten),
@@ -243,6 +253,7 @@ static const struct CMUnitTest tests[] = {
   IN_FOLDER (a_link_into_another_folder_is_not_followed),
   IN_FOLDER (an_existing_file_is_replaced_with_its_permissions),
   IN_FOLDER (stdout_and_pipes_are_written_in_place),
+  cmocka_unit_test (a_dash_is_an_input_once_and_no_output),
   IN_FOLDER (a_file_that_cannot_be_completed_stays_as_it_was),
 };
 
