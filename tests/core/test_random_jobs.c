@@ -14,7 +14,9 @@
 #include <stdio.h>
 #include <string.h>
 
-#define N_JOB (WEFT_ADDRESS_SANITIZER || WEFT_THREAD_SANITIZER ? 400 : 1400)
+/* numbers of jobs: usually, and with `./weft test --long` */
+#define JOBS (WEFT_ADDRESS_SANITIZER || WEFT_THREAD_SANITIZER ? 400 : 500)
+#define ALL_JOBS 1400
 #define SEED 20261121
 /* largest relative difference of two sums of doubles that are added in different orders */
 #define EXACT 1e-9
@@ -29,8 +31,8 @@ struct sample {
 };
 
 struct samples {
-  struct sample at[N_JOB];
-  uint32_t filtered;
+  struct sample *at; /* n elements */
+  uint32_t n, filtered;
 };
 
 static weft_timeline *
@@ -89,9 +91,12 @@ static int
 set_up (void **state)
 {
   struct samples *all = g_new0 (struct samples, 1);
+
+  all->n = weft_tests_cases (JOBS, ALL_JOBS);
+  all->at = g_new0 (struct sample, all->n);
   GRand *rand = g_rand_new_with_seed (SEED);
 
-  for (uint32_t i = 0; i < N_JOB; i++)
+  for (uint32_t i = 0; i < all->n; i++)
     draw (all, &all->at[i], rand);
   g_rand_free (rand);
   *state = all;
@@ -103,12 +108,13 @@ tear_down (void **state)
 {
   struct samples *all = *state;
 
-  for (uint32_t i = 0; i < N_JOB; i++) {
+  for (uint32_t i = 0; i < all->n; i++) {
     g_free (all->at[i].words);
     weft_plan_free (all->at[i].plan);
     weft_timeline_free (all->at[i].clock);
     weft_timeline_free (all->at[i].sim);
   }
+  g_free (all->at);
   g_free (all);
   return 0;
 }
@@ -119,7 +125,7 @@ static uint32_t
 count_word (const struct samples *all, const char *word)
 {
   uint32_t n = 0;
-  for (uint32_t i = 0; i < N_JOB; i++)
+  for (uint32_t i = 0; i < all->n; i++)
     n += strstr (all->at[i].words, word) != NULL;
   return n;
 }
@@ -178,10 +184,10 @@ the_sample_has_some_of_everything (void **state)
   const struct samples *all = *state;
 
   for (size_t i = 0; i < G_N_ELEMENTS (wanted); i++)
-    if (count_word (all, wanted[i]) < N_JOB / 50)
-      fail_msg ("only %u of %u jobs have %s", count_word (all, wanted[i]), N_JOB, wanted[i]);
-  print_message ("%u jobs, %u drawn and refused by a rule\n", N_JOB, all->filtered);
-  assert_in_range (all->filtered, 1, N_JOB);
+    if (count_word (all, wanted[i]) < all->n / 50)
+      fail_msg ("only %u of %u jobs have %s", count_word (all, wanted[i]), all->n, wanted[i]);
+  print_message ("%u jobs, %u drawn and refused by a rule\n", all->n, all->filtered);
+  assert_in_range (all->filtered, 1, all->n);
 }
 
 /* ---------------------------------------------------------------------- text */
@@ -191,7 +197,7 @@ every_program_comes_back_from_its_text (void **state)
 {
   const struct samples *all = *state;
 
-  for (uint32_t i = 0; i < N_JOB; i++)
+  for (uint32_t i = 0; i < all->n; i++)
     for (uint32_t role = 0; role < all->at[i].plan->n_roles; role++) {
       g_autoptr (GError) error = NULL;
       g_autofree char *text = weft_program_print (all->at[i].plan->role[role]);
@@ -227,7 +233,7 @@ folding_changes_no_time_of_any_op_on_any_rank (void **state)
   const struct samples *all = *state;
   uint32_t n_folded = 0, n_partly = 0, n_contended = 0;
 
-  for (uint32_t i = 0; i < N_JOB; i++) {
+  for (uint32_t i = 0; i < all->n; i++) {
     const struct sample *s = &all->at[i];
     g_autoptr (weft_actors) actors = weft_actors_new (&s->plan->fabric, &s->plan->mesh, TRUE);
     g_autoptr (weft_timeline) whole = run (&weft_exec_sim, s, &unfolded);
@@ -241,10 +247,10 @@ folding_changes_no_time_of_any_op_on_any_rank (void **state)
     n_contended += s->sim->folded && s->sim->contended;
   }
   print_message ("%u of %u jobs fold, %u of them to more actors than roles, %u of them contended\n",
-                 n_folded, N_JOB, n_partly, n_contended);
-  assert_true (n_folded > N_JOB / 2);
-  assert_true (n_partly > N_JOB / 20);
-  assert_true (n_contended > N_JOB / 10);
+                 n_folded, all->n, n_partly, n_contended);
+  assert_true (n_folded > all->n / 2);
+  assert_true (n_partly > all->n / 20);
+  assert_true (n_contended > all->n / 10);
 }
 
 /* --------------------------------------------------------------------- clock */
@@ -255,14 +261,14 @@ the_clock_is_never_later_than_the_simulation (void **state)
   const struct samples *all = *state;
   uint32_t later = 0;
 
-  for (uint32_t i = 0; i < N_JOB; i++) {
+  for (uint32_t i = 0; i < all->n; i++) {
     const struct sample *s = &all->at[i];
     if (!(s->clock->seconds <= s->sim->seconds * (1 + EXACT)))
       fail_msg ("%s: clock %.15g, sim %.15g", s->words, s->clock->seconds, s->sim->seconds);
     later += s->sim->seconds > s->clock->seconds * (1 + EXACT);
   }
-  print_message ("the simulation is later for %u of %u jobs\n", later, N_JOB);
-  assert_true (later > N_JOB / 10);
+  print_message ("the simulation is later for %u of %u jobs\n", later, all->n);
+  assert_true (later > all->n / 10);
 }
 
 static void
@@ -283,16 +289,16 @@ the_clock_is_exact_where_nothing_contends (void **state)
   const struct samples *all = *state;
   uint32_t n = 0, n_large = 0;
 
-  for (uint32_t i = 0; i < N_JOB; i++)
+  for (uint32_t i = 0; i < all->n; i++)
     if (!all->at[i].sim->contended) {
       compare_clock (&all->at[i]);
       n++;
       n_large += all->at[i].plan->mesh.n_ranks > 8;
     }
-  print_message ("%u of %u jobs are free of contention, %u of them on more than 8 GPUs\n", n, N_JOB,
-                 n_large);
-  assert_true (n > N_JOB / 4);
-  assert_true (n_large > N_JOB / 10);
+  print_message ("%u of %u jobs are free of contention, %u of them on more than 8 GPUs\n", n,
+                 all->n, n_large);
+  assert_true (n > all->n / 4);
+  assert_true (n_large > all->n / 10);
 }
 
 /* -------------------------------------------------------------------- rounds */
@@ -341,7 +347,7 @@ rounds_take_as_long_as_a_flow_where_rings_are_alone (void **state)
   const struct samples *all = *state;
   uint32_t n = 0, n_met = 0;
 
-  for (uint32_t i = 0; i < N_JOB; i++) {
+  for (uint32_t i = 0; i < all->n; i++) {
     const struct sample *s = &all->at[i];
     if (s->sim->contended || !only_rings (s->plan))
       continue;
@@ -356,7 +362,7 @@ rounds_take_as_long_as_a_flow_where_rings_are_alone (void **state)
   }
   print_message ("%u jobs without trees are free of contention in both, %u only as flows\n", n,
                  n_met);
-  assert_true (n > N_JOB / 10);
+  assert_true (n > all->n / 10);
 }
 
 /* ---------------------------------------------------------------- repetition */
@@ -380,7 +386,7 @@ a_second_run_gives_the_same_bits (void **state)
   const struct weft_exec_options folded = { 0 };
   const struct samples *all = *state;
 
-  for (uint32_t i = N_JOB; i-- > 0;) {
+  for (uint32_t i = all->n; i-- > 0;) {
     const struct sample *s = &all->at[i];
     struct sample again = { .words = s->words, .plan = weft_test_plan ("%s", s->words) };
     for (uint32_t role = 0; role < s->plan->n_roles; role++) {
@@ -428,7 +434,7 @@ arenas_are_aligned_and_large_enough (void **state)
   const struct samples *all = *state;
   double planned = 0, live = 0;
 
-  for (uint32_t i = 0; i < N_JOB; i++)
+  for (uint32_t i = 0; i < all->n; i++)
     for (uint32_t role = 0; role < all->at[i].plan->n_roles; role++) {
       const struct weft_memory *m = &all->at[i].plan->memory[role];
       check_memory (&all->at[i], all->at[i].plan->role[role], m);
@@ -868,7 +874,7 @@ bytes_of_all_communication_add_up (void **state)
 {
   const struct samples *all = *state;
 
-  for (uint32_t i = 0; i < N_JOB; i++)
+  for (uint32_t i = 0; i < all->n; i++)
     for (uint32_t role = 0; role < all->at[i].plan->n_roles; role++)
       check_bytes (&all->at[i], role);
 }

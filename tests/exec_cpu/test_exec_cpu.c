@@ -21,6 +21,8 @@
 enum { APART = 4 };
 static unsigned stride = SANITIZED ? 10 : 3;
 #define RARELY (SANITIZED ? 12 : 1)
+/* the same for nano models, of whose runs a third is usual (`./weft test --long`: all) */
+#define NANOS_RARELY (SANITIZED ? 12 : weft_tests_cases (3, 1))
 #define SEEDS (SANITIZED ? 5 : 50)
 #define SHARING 4 /* every 4th strategy runs with several threads per rank */
 
@@ -386,14 +388,15 @@ first_of (unsigned model, unsigned precision)
   return (APART * model + precision) % stride;
 }
 
-/* Runs every strategy on each small model in one of the precisions, and on one nano model. */
+/* Runs every strategy on each small model in one of the precisions, and a third of them (with
+ * `./weft test --long`: all) on one nano model. */
 static void
 every_strategy_gives_the_bits_of_one_rank (void **state)
 {
   (void) state;
   for (unsigned m = 0; m < G_N_ELEMENTS (nanos); m++) {
-    check_strategies (nanos[m], precisions[0], m, RARELY * G_N_ELEMENTS (nanos));
-    check_strategies (nanos[m], precisions[2], 0, RARELY * SHARING);
+    check_strategies (nanos[m], precisions[0], m, NANOS_RARELY * G_N_ELEMENTS (nanos));
+    check_strategies (nanos[m], precisions[2], 0, NANOS_RARELY * SHARING);
   }
   for (unsigned m = 0; m < G_N_ELEMENTS (models); m++)
     for (unsigned p = 0; p < G_N_ELEMENTS (precisions); p++)
@@ -423,7 +426,7 @@ fsdp2_gives_the_bits_of_one_rank (void **state)
   for (unsigned m = 0; m < G_N_ELEMENTS (nanos); m++)
     for (unsigned p = 0; p < G_N_ELEMENTS (fsdp2_precisions); p++)
       check_table (nanos[m], &fsdp2_precisions[p],
-                   &(struct table){ fsdp2, G_N_ELEMENTS (fsdp2), m + p, 8 * RARELY });
+                   &(struct table){ fsdp2, G_N_ELEMENTS (fsdp2), m + p, 8 * NANOS_RARELY });
 }
 
 static void
@@ -436,7 +439,7 @@ torch_ddp_gives_the_bits_of_one_rank (void **state)
                    &(struct table){ torch_ddp, G_N_ELEMENTS (torch_ddp), first_of (m, p), stride });
   for (unsigned m = 0; m < G_N_ELEMENTS (nanos); m++)
     check_table (nanos[m], &ddp_precisions[m],
-                 &(struct table){ torch_ddp, G_N_ELEMENTS (torch_ddp), m, 2 * RARELY });
+                 &(struct table){ torch_ddp, G_N_ELEMENTS (torch_ddp), m, 2 * NANOS_RARELY });
 }
 
 static void
@@ -570,4 +573,4 @@ static const struct CMUnitTest tests[] = {
   cmocka_unit_test (more_ranks_than_cores_do_not_get_stuck),
 };
 
-WEFT_TESTS (tests, .seconds = 80, .begin = read_stride)
+WEFT_TESTS (tests, .seconds = 50, .begin = read_stride)

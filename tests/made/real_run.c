@@ -2,6 +2,7 @@
 #include "exec_cpu/exec_cpu.h"
 #include "tests/made/random_job.h"
 #include "tests/made/real_job.h"
+#include "tests/runner/runner.h"
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -192,6 +193,17 @@ weft_test_check_one (const struct real_sweep *sweep, const char *model, const ch
   weft_test_check_bits (words, sweep->steps, one, seed);
 }
 
+/* Whether a strategy runs with a model in a precision: with the first model in one precision, with
+ * all others in another. With `./weft test --long`, or if there is only one model, the first model
+ * runs in every precision. */
+static gboolean
+is_swept (const struct real_sweep *sweep, unsigned model, unsigned precision, unsigned strategy)
+{
+  if (model == 0 && (sweep->n_models == 1 || weft_tests_long ()))
+    return TRUE;
+  return precision == (strategy + (model == 0)) % sweep->n_precisions;
+}
+
 void
 weft_test_check_sweep (const struct real_sweep *sweep)
 {
@@ -205,7 +217,7 @@ weft_test_check_sweep (const struct real_sweep *sweep)
           &(struct real_run){ .words = alone, .steps = sweep->steps, .poison = TRUE });
       assert_true (isfinite (one.loss[1]) && one.loss[1] < one.loss[0]);
       for (unsigned s = 0; s < sweep->n_strategies; s++, n++)
-        if (n % sweep->stride == 0 && (m == 0 || p == s % sweep->n_precisions))
+        if (n % sweep->stride == 0 && is_swept (sweep, m, p, s))
           weft_test_check_one (sweep, model, precision, sweep->strategies[s], &one, n);
     }
 }

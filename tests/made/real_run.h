@@ -77,6 +77,7 @@ struct real_sweep {
 void weft_test_check_one (const struct real_sweep *sweep, const char *model, const char *precision,
                           const char *strategy, const struct real_result *one, unsigned seed);
 
-/* Checks the first model under every strategy in every precision, and the other models under each
- * strategy in one precision. */
+/* Checks every model under every strategy: the first model in one precision, the others in another.
+ * With `./weft test --long`, or with one model only, the first model is checked in every
+ * precision. */
 void weft_test_check_sweep (const struct real_sweep *sweep);

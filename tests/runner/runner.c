@@ -6,6 +6,7 @@
  *   test_ROOM                          prints the names of files and their tests
  *
  * The environment variable WEFT_TEST_FUNCTION sets FUNCTION too, because ctest passes no arguments.
+ * With WEFT_TEST_LONG, long tests run all of their cases (runner.h).
  *
  * Exit status: 0 all passed; 2 no such file or function; otherwise the number of failures. */
 #include "tests/runner/runner.h"
@@ -21,6 +22,18 @@ const char *
 weft_tests_running (void)
 {
   return running;
+}
+
+bool
+weft_tests_long (void)
+{
+  return g_getenv ("WEFT_TEST_LONG") != NULL;
+}
+
+uint32_t
+weft_tests_cases (uint32_t usual, uint32_t all)
+{
+  return weft_tests_long () ? all : usual;
 }
 
 void

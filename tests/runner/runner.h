@@ -9,9 +9,10 @@
  * All files of a room form one executable, whose main() is runner.c: `test_ROOM NAME` runs one
  * file, `test_ROOM NAME FUNCTION` one test. */
 #pragma once
-/* CMocka requires these four headers before its own. */
+/* CMocka requires these headers before its own. */
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <cmocka.h>
@@ -66,6 +67,13 @@ struct weft_tests_draw {
 /* Parses the arguments SEED [JOBS], which begin at argv[1]. If an argument is missing, its field of
  * `draw` keeps its value. */
 void weft_tests_read_draw (int argc, char **argv, struct weft_tests_draw *draw);
+
+/* Whether all cases of long tests run: the environment variable WEFT_TEST_LONG is set, as
+ * `./weft test --long` does. */
+bool weft_tests_long (void);
+
+/* Returns the number of cases of a test: `usual`, or `all` with weft_tests_long(). */
+uint32_t weft_tests_cases (uint32_t usual, uint32_t all);
 
 /* Returns the NAME of the running test file. */
 const char *weft_tests_running (void);

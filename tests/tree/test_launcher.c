@@ -143,7 +143,8 @@ make_tree (const char *folder)
   write_program (folder, "bin/ninja", "exit 0");
   write_program (folder, "bin/ctest",
                  "case $1 in --help) echo '  -L <regex>, --label-regex <regex>';;"
-                 " *) shift 2; echo ctest \"$@\" in $WEFT_TEST_FUNCTION;; esac");
+                 " *) shift 2; echo ctest \"$@\" in $WEFT_TEST_FUNCTION ${WEFT_TEST_LONG:+long};;"
+                 " esac");
 }
 
 static struct said
@@ -171,6 +172,8 @@ flags_stand_in_any_order (void **state)
   assert_said (launched_in (tree, "test --no-install --attack 7 1"), 0, "attack build 7 1");
   assert_said (launched_in (tree, "test 7 1 --attack --asan"), 0, "attack build-asan 7 1");
   assert_said (launched_in (tree, "--tsan test --attack 7"), 0, "attack build-tsan 7");
+  assert_said (launched_in (tree, "test --long layout --no-install"), 0,
+               "ctest --output-on-failure -R ^(layout)$ --no-tests=error in long");
   assert_said (launched_in (tree, "test -L gpu layout --no-install"), 0,
                "ctest --output-on-failure -R ^(layout)$ --no-tests=error -L gpu in");
   assert_said (launched_in (tree, "test layout -L gpu --no-install a_bucket"), 0,
