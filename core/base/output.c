@@ -1,7 +1,6 @@
 #define _GNU_SOURCE /* O_TMPFILE */
 #include "core/base/output.h"
 #include "core/base/error.h"
-#include "core/base/file.h"
 #include <errno.h>
 #include <fcntl.h>
 #include <glib/gstdio.h>
@@ -124,7 +123,7 @@ weft_output_find (const char *path, char **target, GError **error)
   struct stat own, file = { 0 };
 
   *target = NULL;
-  if (weft_file_is_stdin (path))
+  if (g_str_equal (path, "-"))
     return weft_bad_input (error, "-: is no file (expected a file, such as /dev/stdout)");
   if (lstat (path, &own)) {
     *target = g_strdup (path);
