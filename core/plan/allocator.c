@@ -19,8 +19,7 @@ struct replay {
   const weft_program *p;
   const union weft_stack *stack;
   double permanent[WEFT_N_BUF_KIND];
-  double divided; /* blocks of freed gradients that activations have divided, bytes */
-  GArray *held;   /* array of struct held */
+  GArray *held; /* array of struct held */
 };
 
 static double
@@ -292,19 +291,20 @@ doubled_gradients (const struct replay *r)
 }
 
 /* Holds the gradients of one microbatch in the training precision, besides their fp32 sum. If each
- * backward pass allocates them anew, they leave another set of blocks, which activations have
- * divided. */
+ * backward pass allocates them anew, the blocks of the pass before count as in use, too, because
+ * activations have divided them. */
 static void
 hold_narrow_gradients (struct replay *r)
 {
   double bytes = weft_dtype_bytes (weft_job_product_dtype (r->job)) * doubled_gradients (r);
+  uint32_t first = first_gradient (r->p), last = last_gradient (r->p);
 
   if (r->stack->keeps_narrow_gradients != RENEWED) {
     keep (r, WEFT_BUF_GRADIENTS, bytes);
     return;
   }
-  hold_flat (r, WEFT_BUF_GRADIENTS, bytes, first_gradient (r->p), last_gradient (r->p));
-  r->divided = block (r, bytes);
+  hold_flat (r, WEFT_BUF_GRADIENTS, bytes, first, last);
+  hold_flat (r, WEFT_BUF_GRADIENTS, bytes, first, last);
 }
 
 static uint32_t
@@ -503,7 +503,7 @@ fill_at_peak (const struct replay *r, struct weft_allocated *result)
 static struct weft_allocated
 peak_of (const struct replay *r)
 {
-  struct weft_allocated result = { .flat = r->divided };
+  struct weft_allocated result = { 0 };
   g_autofree double *in_use = g_new0 (double, r->p->n_op + 1);
   double most;
 
