@@ -2,6 +2,9 @@
 #include <math.h>
 #include <string.h>
 
+/* Values of fields of core/stack.def. */
+enum { FLAT_AS_DEEPSPEED = 2 /* flat_update */, RENEWED = 2 /* keeps_narrow_gradients */ };
+
 /* Blocks that are in use from op `first` to op `last`. */
 struct held {
   double bytes;
@@ -39,7 +42,7 @@ static void
 hold_flat (struct replay *r, enum weft_buf_kind kind, double bytes, uint32_t first, uint32_t last)
 {
   hold (r, kind, bytes, first, last);
-  g_array_index (r->held, struct held, r->held->len - 1).flat = r->stack->flat_update;
+  g_array_index (r->held, struct held, r->held->len - 1).flat = r->stack->flat_update > 0;
 }
 
 /* Holds a tensor during the whole step. */
@@ -53,6 +56,43 @@ static double
 elements (const struct weft_buf *b)
 {
   return (double) b->bytes / weft_dtype_bytes ((enum weft_dtype) b->dtype);
+}
+
+static gboolean
+writes_gradient (const struct weft_op *op)
+{
+  return op->kind == WEFT_OP_MATMUL_WGRAD || op->kind == WEFT_OP_EMBED_BWD;
+}
+
+/* The first op that writes a gradient of weights; op 0 if there is none. */
+static uint32_t
+first_gradient (const weft_program *p)
+{
+  for (uint32_t op = 0; op < p->n_op; op++)
+    if (writes_gradient (&p->op[op]))
+      return op;
+  return 0;
+}
+
+/* The last op that writes a gradient of weights; op 0 if there is none. */
+static uint32_t
+last_gradient (const weft_program *p)
+{
+  for (uint32_t op = p->n_op; op-- > 0;)
+    if (writes_gradient (&p->op[op]))
+      return op;
+  return 0;
+}
+
+/* Holds a sum of gradients in the training precision: during the whole step, or from the first
+ * backward pass to the reduction. */
+static void
+hold_gradient (struct replay *r, double bytes)
+{
+  if (r->stack->flat_update == FLAT_AS_DEEPSPEED)
+    hold (r, WEFT_BUF_GRADIENTS, bytes, first_gradient (r->p), last_gradient (r->p));
+  else
+    keep (r, WEFT_BUF_GRADIENTS, bytes);
 }
 
 /* Whether a buffer is the flat fp32 copy of reduced gradients, which the program keeps for the
@@ -168,6 +208,13 @@ permanent_bytes (const struct replay *r, const struct weft_buf *b)
   return weft_dtype_bytes (weft_job_product_dtype (r->job)) * elements (b);
 }
 
+/* Whether a buffer holds the sum of the gradients of all microbatches in the training precision. */
+static gboolean
+is_narrow_gradient (const struct weft_buf *b)
+{
+  return b->kind == WEFT_BUF_GRADIENTS && b->dtype != WEFT_FP32;
+}
+
 static void
 hold_buffers (struct replay *r)
 {
@@ -176,7 +223,9 @@ hold_buffers (struct replay *r)
     if (b->base != WEFT_NO_BUF || b->pool == WEFT_POOL_HOST ||
         !weft_allocator_holds (r->job, r->p, b))
       continue;
-    if (b->permanent)
+    if (b->permanent && is_narrow_gradient (b))
+      hold_gradient (r, permanent_bytes (r, b));
+    else if (b->permanent)
       keep (r, b->kind, permanent_bytes (r, b));
     else if (b->first != WEFT_NO_OP)
       hold (r, b->kind, (double) b->bytes, b->first, b->last);
@@ -225,18 +274,37 @@ hold_dummies (struct replay *r)
   }
 }
 
-/* Holds the gradients of one microbatch in the training precision, besides their fp32 sum. */
-static void
-hold_narrow_gradients (struct replay *r)
+/* Number of elements of the gradients of one microbatch that exist in the training precision
+ * besides their fp32 sum. */
+static double
+doubled_gradients (const struct replay *r)
 {
-  double bytes = weft_dtype_bytes (weft_job_product_dtype (r->job));
+  double sum = 0;
 
   for (uint32_t i = 0; i < r->p->n_buf; i++) {
     const struct weft_buf *b = &r->p->buf[i];
     if (r->stack->keeps_narrow_gradients && b->kind == WEFT_BUF_GRADIENTS && b->permanent &&
         b->base == WEFT_NO_BUF && b->dtype == WEFT_FP32)
-      keep (r, WEFT_BUF_GRADIENTS, bytes * elements (b));
+      sum += elements (b);
   }
+  return sum;
+}
+
+/* Holds the gradients of one microbatch in the training precision, besides their fp32 sum. If each
+ * backward pass allocates them anew, the blocks of the pass before count as in use, too, because
+ * activations have divided them. */
+static void
+hold_narrow_gradients (struct replay *r)
+{
+  double bytes = weft_dtype_bytes (weft_job_product_dtype (r->job)) * doubled_gradients (r);
+  uint32_t first = first_gradient (r->p), last = last_gradient (r->p);
+
+  if (r->stack->keeps_narrow_gradients != RENEWED) {
+    keep (r, WEFT_BUF_GRADIENTS, bytes);
+    return;
+  }
+  hold_flat (r, WEFT_BUF_GRADIENTS, bytes, first, last);
+  hold_flat (r, WEFT_BUF_GRADIENTS, bytes, first, last);
 }
 
 static uint32_t
@@ -281,23 +349,13 @@ largest_parameter (const struct replay *r)
   return most;
 }
 
-/* The last op that writes a gradient of weights; op 0 if there is none. */
-static uint32_t
-last_gradient (const weft_program *p)
-{
-  for (uint32_t op = p->n_op; op-- > 0;)
-    if (p->op[op].kind == WEFT_OP_MATMUL_WGRAD || p->op[op].kind == WEFT_OP_EMBED_BWD)
-      return op;
-  return 0;
-}
-
 /* Holds the flat buffers into which gradients are copied for their reduction, at most as large as
- * all gradients. Software that keeps gradients both in fp32 and in the training precision also
- * copies each tensor separately. */
+ * all gradients. Software that adds gradients of each microbatch to an fp32 sum converts one tensor
+ * at a time, and reduces the sum in place. */
 static void
 hold_reduction_copies (struct replay *r)
 {
-  double bytes = 0, all = 0, width = 0;
+  double copied = r->stack->reduction_copy_elements, all = 0, width = 0;
   uint32_t op = last_gradient (r->p);
 
   for (uint32_t i = 0; i < r->p->n_buf; i++) {
@@ -307,11 +365,24 @@ hold_reduction_copies (struct replay *r)
     width = weft_dtype_bytes ((enum weft_dtype) b->dtype);
     all += (double) b->bytes;
   }
-  bytes = width * r->stack->reduction_copy_elements;
-  if (bytes > 0 && r->stack->keeps_narrow_gradients)
-    bytes = fmax (bytes, width * largest_parameter (r));
-  if (bytes > 0)
-    hold_flat (r, WEFT_BUF_COMMUNICATION, fmin (bytes, all), op, op);
+  if (copied > 0 && doubled_gradients (r) > 0)
+    copied = largest_parameter (r);
+  if (copied > 0)
+    hold_flat (r, WEFT_BUF_COMMUNICATION, fmin (width * copied, all), op, op);
+}
+
+/* Holds what the norm of ZeRO needs beside the block of the fp32 gradients of `updated` elements,
+ * which it uses before them: it converts the part of one gradient after another that the rank
+ * updates to fp64. */
+static void
+hold_norm (struct replay *r, double updated, uint32_t op)
+{
+  double copy = sizeof (double) * fmin (updated, largest_parameter (r));
+  double converted = weft_dtype_bytes (WEFT_FP32) * updated;
+  gboolean copies = r->stack->flat_update == FLAT_AS_DEEPSPEED && doubled_gradients (r) == 0;
+
+  if (copies && copy > converted)
+    hold_flat (r, WEFT_BUF_GRADIENTS, copy - converted, op, op);
 }
 
 /* Holds the intermediate tensors of the update, from its first kernel to its last. PyTorch's
@@ -338,6 +409,7 @@ hold_update (struct replay *r)
   } else {
     hold_flat (r, WEFT_BUF_WORKSPACE, r->stack->update_bytes * sum, first, last);
     hold_reduction_copies (r);
+    hold_norm (r, sum, first);
   }
 }
 

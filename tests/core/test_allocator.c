@@ -212,6 +212,44 @@ buckets_copy_gradients_for_their_reduction (void **state)
   assert_true (run (JOB, tensor).flat == 4 * 32768.0 * (double) plan->job.model.hidden_size);
 }
 
+/* With flat_update = 2 the norm converts the embedding, which is the largest tensor, to fp64 in the
+ * block that later has the fp32 gradients; gradients in bf16 are not in use during the update. */
+static void
+deepspeed_frees_gradients_and_takes_the_norm_in_fp64 (void **state)
+{
+  const char *flat = "gpus=2 use_distributed_optimizer=true permanent_fp32_gradients=0 "
+                     "flat_update=1";
+  const char *deepspeed = "gpus=2 use_distributed_optimizer=true permanent_fp32_gradients=0 "
+                          "flat_update=2";
+  g_autoptr (weft_plan) plan = weft_test_plan (JOB "gpus=1");
+  double table = 32768.0 * (double) plan->job.model.hidden_size;
+  double shard = updated_elements (deepspeed), all = updated_elements ("gpus=1");
+
+  (void) state;
+  assert_true (shard > table && 8 * table > 4 * shard);
+  assert_true (fabs (run (JOB, deepspeed).flat - run (JOB, flat).flat - (8 * table - 4 * shard)) <
+               1e-3 * table);
+  assert_true (fabs (run (JOB, flat).permanent - run (JOB, deepspeed).permanent - 2 * all) <
+               1e-3 * all);
+}
+
+static void
+renewed_gradients_have_two_sets_of_blocks (void **state)
+{
+  const char *wide = "gpus=2 grad_reduce_in_fp32=true flat_update=1 ";
+  g_autofree char *renewed = g_strconcat (wide, "keeps_narrow_gradients=2 ", NULL);
+  g_autofree char *copied = g_strconcat (renewed, "reduction_copy_elements=1000", NULL);
+  g_autoptr (weft_plan) plan = weft_test_plan (JOB "gpus=1");
+  double all = updated_elements ("gpus=1");
+
+  (void) state;
+  assert_true (run (JOB, renewed).permanent == run (JOB, wide).permanent);
+  assert_true (run (JOB, renewed).flat == 2 * 2 * all);
+  /* The embedding is the largest tensor that is converted to fp32. */
+  assert_true (run (JOB, copied).flat - run (JOB, renewed).flat ==
+               4 * 32768.0 * (double) plan->job.model.hidden_size);
+}
+
 static void
 shards_exist_in_two_precisions (void **state)
 {
@@ -312,6 +350,8 @@ static const struct CMUnitTest tests[] = {
   cmocka_unit_test (converted_weights_are_kept_for_a_step),
   cmocka_unit_test (flat_tensors_of_the_update_have_their_own_blocks),
   cmocka_unit_test (buckets_copy_gradients_for_their_reduction),
+  cmocka_unit_test (deepspeed_frees_gradients_and_takes_the_norm_in_fp64),
+  cmocka_unit_test (renewed_gradients_have_two_sets_of_blocks),
   cmocka_unit_test (shards_exist_in_two_precisions),
   cmocka_unit_test (shards_may_be_narrow),
 };
