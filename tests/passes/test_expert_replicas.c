@@ -522,4 +522,4 @@ static const struct CMUnitTest tests[] = {
   cmocka_unit_test (defer_fsdp_grad_sync_reduces_experts_once),
 };
 
-WEFT_TESTS (tests, .seconds = 16)
+WEFT_TESTS (tests, .seconds = 9)

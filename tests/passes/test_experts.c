@@ -719,4 +719,4 @@ static const struct CMUnitTest tests[] = {
   cmocka_unit_test (experts_in_a_row_are_on_few_ranks),
 };
 
-WEFT_TESTS (tests, .seconds = 23)
+WEFT_TESTS (tests, .seconds = 14)
