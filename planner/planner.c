@@ -82,13 +82,19 @@ is_wide (const struct searcher *s)
 }
 
 /* Takes over the bound of a program without buffer addresses. This bound holds for the clock time,
- * because buffers that share an address can only make ops wait. */
+ * because buffers that share an address can only make ops wait. The bytes that are alive hold for
+ * the memory: a candidate that exceeds the GPU with these needs no addresses. */
 static void
 take_bound (struct searcher *s, struct weft_candidate *c, const struct weft_trial *t)
 {
   c->bound = fmax (c->bound, fmax (t->seconds, t->contended));
   c->work = t->work;
   c->known = WEFT_PROGRAM;
+  if (t->least > weft_plan_capacity (&t->job)) {
+    c->fate = WEFT_FATE_MEMORY;
+    c->bytes = (uint64_t) t->least;
+    return;
+  }
   if (!is_wide (s))
     return;
   s->n_ops += t->ops / OPS_PER_OP;

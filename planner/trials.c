@@ -122,7 +122,19 @@ bound_step (struct run *x, uint32_t i, weft_plan *plan)
   return !isnan (x->shared[i]);
 }
 
-/* Computes the clock time of short step i and, if the plan has it, its memory. */
+/* The bytes that are alive at one time in the role that needs most, of a plan without addresses; 0:
+ * they are not known, for software without an arena. */
+static double
+live_bytes (weft_plan *plan)
+{
+  if (plan->job.stack.live_memory)
+    return 0;
+  for (uint32_t role = 0; role < plan->n_roles; role++)
+    weft_memory_live (plan->role[role], &plan->memory[role]);
+  return (double) weft_plan_least_bytes (plan);
+}
+
+/* Computes the clock time of short step i and its memory, as far as the plan has it. */
 static gboolean
 clock_step (struct run *x, uint32_t i, weft_plan *plan)
 {
@@ -135,8 +147,10 @@ clock_step (struct run *x, uint32_t i, weft_plan *plan)
     return FALSE;
   if (!bound_step (x, i, plan))
     return FALSE;
-  if (x->trial->depth == WEFT_TRIAL_BOUND)
+  if (x->trial->depth == WEFT_TRIAL_BOUND) {
+    x->least[i] = live_bytes (plan);
     return TRUE;
+  }
   x->bytes[i] = (double) weft_plan_worst_bytes (plan);
   x->least[i] = (double) weft_plan_least_bytes (plan);
   return TRUE;

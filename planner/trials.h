@@ -33,8 +33,9 @@ struct weft_trial {
   /* lower bound of the simulated time from what ranks and lanes share (contention.h), where it
    * exceeds the clock time; otherwise 0 or less than the clock time */
   double contended;
-  /* bytes of the role that needs most: the planned bytes of the short steps, and the bytes of the
-   * whole step without padding; 0 for WEFT_TRIAL_BOUND */
+  /* bytes of the role that needs most: the planned bytes of the short steps, 0 for
+   * WEFT_TRIAL_BOUND; and the bytes of the whole step without padding, 0 if only a plan with
+   * addresses would tell them */
   double bytes, least;
   /* the plan of the whole step, without its programs, and a report with the simulated times and the
    * memory of that plan, without timeline; NULL: the step was not simulated */
