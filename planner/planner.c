@@ -503,8 +503,7 @@ gather (struct searcher *s, const struct aim *aim, struct weft_candidate *batch[
     else if (joins (s, aim, c, &n_ops)) {
       add_cells (s, aim, c, &n_cells);
       batch[(*n)++] = c;
-    }
-    else {
+    } else {
       put (aim->open, c);
       break;
     }
