@@ -24,8 +24,8 @@ enum { FINALISTS = 10, MOST_OPS = 1200000, MOST_OPS_OF_WHOLE = 600000 };
 #define MANY 2.2
 #define MOST_NEAR 4.0
 
-/* An op of a trial that only computes a clock time counts as one of this many: a simulation also
- * places and proves buffers. */
+/* An op of a trial that only computes a clock time counts as one of this many: it takes about
+ * 0.4 us, and 10 us if buffers are placed and proved and the step is simulated. */
 enum { OPS_PER_OP = 16 };
 
 void

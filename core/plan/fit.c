@@ -264,13 +264,13 @@ above_parts (struct taken *t, uint32_t k, uint64_t at)
 static uint64_t
 lowest (struct fit *f, const struct branch *root, const struct weft_fit_piece *p)
 {
+  /* list[] and past[] are large, and collect() sets what is used of them */
   struct taken t;
   uint64_t at = 0;
 
   t.asks = p;
   t.n = t.n_part = t.seen[0] = t.seen[1] = 0;
   t.n_steps = 0;
-
   collect (f, *root, &t);
   const uint32_t n = t.n + t.n_part;
   for (uint32_t i = 0, passed = 0; passed < n; i = i + 1 < n ? i + 1 : 0) {
