@@ -1,7 +1,6 @@
 #include "planner/planner.h"
 #include "core/base/error.h"
 #include "core/job/collectives.h"
-#include "core/job/pipeline.h"
 #include "planner/bound.h"
 #include "planner/searcher.h"
 #include "planner/trials.h"
@@ -335,10 +334,9 @@ add_cells (const struct searcher *s, const struct aim *aim, const struct weft_ca
            uint64_t *n_cells)
 {
   const struct weft_job job = weft_space_job (s->job, &c->choice);
-  const struct weft_grid_spec spec = weft_job_grid_spec (&job);
 
   if (next_depth (c, aim) == WEFT_TRIAL_BOUND)
-    *n_cells += weft_spec_cells (&spec);
+    *n_cells += weft_trial_cells (&s->trials, &job);
 }
 
 /* Number of ops after whose simulation the search ends if the gap is small. */

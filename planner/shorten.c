@@ -28,6 +28,30 @@ fill_of (const union weft_strategy *s)
   return weft_schedules[s->pipeline_schedule].steady ? 2 * MAX (stages, group) : 2 * stages + 2;
 }
 
+/* The number of microbatches by which the second short step is longer. Where cells repeat for every
+ * microbatch only on average, the difference is an average over half as many as there are stages.
+ * It is even, because dualpipe needs an even number. */
+static int64_t
+difference_of (const union weft_strategy *s)
+{
+  if (weft_schedules[s->pipeline_schedule].steady)
+    return group_of (s);
+  return MAX (1, s->pipeline_model_parallel_size / 4) * 2;
+}
+
+/* The microbatches of the first short step. In schedules with groups, its last group has as many
+ * microbatches as that of the long step of `all`. */
+static int64_t
+first_of (const union weft_strategy *s, int64_t all)
+{
+  int64_t fill = fill_of (s), group = group_of (s);
+
+  if (!weft_schedules[s->pipeline_schedule].steady)
+    return fill;
+  fill = (fill + group - 1) / group * group;
+  return fill + (all - fill) % group;
+}
+
 struct weft_job
 weft_shorten_to (const struct weft_job *job, int64_t microbatches)
 {
@@ -49,15 +73,12 @@ weft_shorten_most (const struct weft_job *job)
 void
 weft_shorten (const struct weft_job *job, struct weft_shortened *shortened)
 {
-  int64_t group = group_of (&job->strategy);
-  int64_t fill = fill_of (&job->strategy), all = weft_job_microbatches (job);
-  int64_t first = (fill + group - 1) / group * group;
+  int64_t all = weft_job_microbatches (job), first = first_of (&job->strategy, all);
+  int64_t difference = difference_of (&job->strategy);
 
-  /* the last group has as many microbatches as that of the long step */
-  first += (all - first) % group;
   shortened->job[0] = weft_shorten_to (job, first);
-  shortened->job[1] = weft_shorten_to (job, first + group);
-  shortened->further = (double) (all - first - group) / group;
+  shortened->job[1] = weft_shorten_to (job, first + difference);
+  shortened->further = (double) (all - first - difference) / (double) difference;
   shortened->n = 2;
   if (all >= 3 * first && weft_job_check (&shortened->job[0], NULL) &&
       weft_job_check (&shortened->job[1], NULL))

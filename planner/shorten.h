@@ -10,7 +10,7 @@
 struct weft_shortened {
   uint32_t n;             /* number of short steps: 1 (the job itself) or 2 */
   struct weft_job job[2]; /* the shorter job and the longer job */
-  /* number of groups of microbatches by which the step is longer than the step of job[1] */
+  /* how many times the difference of the two the step is longer than that of job[1] */
   double further;
 };
 

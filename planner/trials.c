@@ -1,9 +1,11 @@
 #include "planner/trials.h"
 #include "core/base/error.h"
 #include "core/base/invariant.h"
+#include "core/job/pipeline.h"
 #include "exec_sim/bridge.h"
 #include "exec_sim/exec_sim.h"
 #include "planner/contention.h"
+#include "planner/flights.h"
 #include "planner/shorten.h"
 #include <math.h>
 #include <string.h>
@@ -306,6 +308,8 @@ report_whole (struct run *x, double *late)
 
   if (isnan (clock))
     return NULL;
+  if (ops_of_whole (x) == 0)
+    t->work += (uint64_t) count_ops (plan) / PLACED_OPS_PER_OP;
   *late = clock - t->seconds;
   t->seconds = clock;
   return weft_report_new (plan, NULL);
@@ -330,6 +334,31 @@ report_step (struct run *x)
     weft_shortened_report (&x->shortened, &t->job, of, late, t->report);
 }
 
+/* Chooses the steps whose programs a trial of the job builds. */
+static void
+choose_steps (const struct weft_trials *how, const struct weft_job *job,
+              struct weft_shortened *shortened)
+{
+  if (how->whole)
+    *shortened = (struct weft_shortened){ .n = 1, .job[0] = *job };
+  else
+    weft_shorten (job, shortened);
+}
+
+uint64_t
+weft_trial_cells (const struct weft_trials *how, const struct weft_job *job)
+{
+  struct weft_shortened shortened;
+  uint64_t sum = 0;
+
+  choose_steps (how, job, &shortened);
+  for (uint32_t i = 0; i < shortened.n; i++) {
+    const struct weft_grid_spec spec = weft_job_grid_spec (&shortened.job[i]);
+    sum += weft_spec_cells (&spec);
+  }
+  return sum;
+}
+
 static void
 try (const struct weft_trials *how, struct weft_trial *trial)
 {
@@ -341,10 +370,7 @@ try (const struct weft_trials *how, struct weft_trial *trial)
     trial->paths = weft_paths_of_job (&trial->job, how->placements);
   if (trial->depth > WEFT_TRIAL_SIMULATED)
     return;
-  if (how->whole)
-    x.shortened = (struct weft_shortened){ .n = 1, .job[0] = trial->job };
-  else
-    weft_shorten (&trial->job, &x.shortened);
+  choose_steps (how, &trial->job, &x.shortened);
   if (try_steps (&x) && trial->depth == WEFT_TRIAL_SIMULATED &&
       trial->bytes <= weft_plan_capacity (&trial->job) && simulate_steps (&x))
     report_step (&x);

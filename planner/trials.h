@@ -65,6 +65,9 @@ struct weft_trials {
 gboolean
 weft_trials_run (struct weft_trials *how, struct weft_trial *trial, uint32_t n, GError **error);
 
+/* The number of cells of the schedules whose programs a trial of the job builds. */
+uint64_t weft_trial_cells (const struct weft_trials *how, const struct weft_job *job);
+
 /* Ends the processes. */
 void weft_trials_end (struct weft_trials *how);
 

@@ -61,6 +61,9 @@ struct taken {
   const struct weft_fit_piece *asks;
   const struct ranges *list[MOST_LISTS];
   uint32_t past[MOST_LISTS]; /* ranges of each list that end at or below the address so far */
+  /* the range that follows these: a copy, because most lists are asked many times, and most answers
+   * follow from it; at the end of a list, the highest address */
+  struct range next[MOST_LISTS];
   uint32_t n;
   /* parts of the blocks in which the use of the piece begins and ends */
   const struct parts *part[2];
@@ -183,6 +186,7 @@ avoid (struct taken *t, const struct ranges *list)
   if (list->n == 0)
     return;
   t->past[t->n] = 0;
+  t->next[t->n] = list->range[0];
   t->list[t->n++] = list;
 }
 
@@ -216,7 +220,7 @@ enum { FEW = 8 };
 /* The number of the first range of list[k] that ends above an address. The addresses of later calls
  * are no lower. */
 static uint32_t
-pass_ranges (struct taken *t, uint32_t k, uint64_t at)
+pass_ranges (const struct taken *t, uint32_t k, uint64_t at)
 {
   const struct ranges *list = t->list[k];
   uint32_t i = t->past[k];
@@ -225,20 +229,25 @@ pass_ranges (struct taken *t, uint32_t k, uint64_t at)
     i = find_range (list, at + 1);
   while (i < list->n && list->range[i].to <= at)
     i++;
-  return t->past[k] = i;
+  return i;
 }
 
 /* The lowest address from `at` on at which the piece overlaps no range of list[k]. */
 static uint64_t
 above_ranges (struct taken *t, uint32_t k, uint64_t at)
 {
+  static const struct range none = { G_MAXUINT64, G_MAXUINT64 };
   const struct ranges *list = t->list[k];
   const uint64_t bytes = t->asks->bytes;
-  uint32_t first = pass_ranges (t, k, at), i = first;
 
-  for (; i < list->n && list->range[i].from < at + bytes; i++)
+  t->n_steps++;
+  if ((t->next[k].to > at) & (t->next[k].from >= at + bytes))
+    return at;
+  uint32_t i = pass_ranges (t, k, at);
+  for (; i < list->n && list->range[i].from < at + bytes; i++, t->n_steps++)
     at = list->range[i].to;
-  t->n_steps += i - first + 1;
+  t->past[k] = i;
+  t->next[k] = i < list->n ? list->range[i] : none;
   return at;
 }
 
@@ -264,7 +273,7 @@ above_parts (struct taken *t, uint32_t k, uint64_t at)
 static uint64_t
 lowest (struct fit *f, const struct branch *root, const struct weft_fit_piece *p)
 {
-  /* list[] and past[] are large, and collect() sets what is used of them */
+  /* the arrays are large, and collect() sets what is used of them */
   struct taken t;
   uint64_t at = 0;
 

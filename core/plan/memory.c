@@ -54,9 +54,9 @@ struct planner {
   /* [buffer]: last use of the buffer on each lane; the uses of a view count for the buffer that it
    * views */
   struct gap *last_use;
-  GArray *edges;          /* uint32_t[2] */
-  GArray *waits;          /* array of struct weft_memory_wait */
-  struct slab *slab;      /* the slabs, indexed by slab_number(); NULL unless packing has slabs */
+  GArray *edges;     /* uint32_t[2] */
+  GArray *waits;     /* array of struct weft_memory_wait */
+  struct slab *slab; /* the slabs, indexed by slab_number(); NULL unless packing has slabs */
   uint32_t n_micro, n_chunk;
   uint64_t *inner; /* [buffer]: offset of the buffer within its slab */
 };
@@ -347,8 +347,7 @@ slab_number (const struct planner *m, const struct weft_buf *b)
 {
   const struct weft_op *first = &m->p->op[b->first];
 
-  return 2 * ((size_t) first->chunk * m->n_micro + b->micro) +
-         (first->phase == WEFT_PHASE_FORWARD);
+  return 2 * ((size_t) first->chunk * m->n_micro + b->micro) + (first->phase == WEFT_PHASE_FORWARD);
 }
 
 static struct slab *
@@ -650,15 +649,21 @@ add_edges_of (struct planner *m, GArray *before, uint32_t buffer, uint32_t op)
   }
 }
 
+/* Ops before the last use of a buffer have other addresses (free_from()), so only buffers whose
+ * last use has passed are compared. */
 static void
 add_all_edges (const struct fitting *f)
 {
+  const weft_program *p = f->m->p;
   g_autoptr (GArray) before = g_array_new (FALSE, FALSE, sizeof (struct occupant));
+  g_autofree uint32_t *closes = g_new (uint32_t, p->n_op + 1);
+  g_autofree uint32_t *next_close = g_new (uint32_t, p->n_buf + 1);
 
-  for (uint32_t op = 0; op < f->m->p->n_op; op++) {
+  weft_chain_buffers (p, TRUE, closes, next_close);
+  for (uint32_t op = 0; op < p->n_op; op++) {
     for (uint32_t i = f->opens[op]; i != WEFT_NO_OP; i = f->next_open[i])
       add_edges_of (f->m, before, i, op);
-    for (uint32_t i = f->opens[op]; i != WEFT_NO_OP; i = f->next_open[i]) {
+    for (uint32_t i = closes[op]; i != WEFT_NO_OP; i = next_close[i]) {
       struct occupant o = occupant_of (f, i);
       g_array_append_val (before, o);
     }
@@ -853,12 +858,12 @@ weft_memory_plan (weft_program *p, const double *seconds, uint64_t most, struct 
   place_best (&m, without_waits, N_PACKING, memory);
   if (on_gpu (memory->planned) > most && on_gpu (memory->live) <= most)
     place_waiting (&m, most, memory);
-  memory->n_reuse_deps = m.edges->len;
   memory->n_wait = m.waits->len;
   if (memory->n_wait)
     memory->wait =
         (struct weft_memory_wait *) (void *) g_array_free (g_steal_pointer (&m.waits), FALSE);
-  weft_program_add_deps (p, (const uint32_t (*)[2]) (void *) m.edges->data, m.edges->len);
+  memory->n_reuse_deps =
+      weft_program_add_deps (p, (const uint32_t (*)[2]) (void *) m.edges->data, m.edges->len);
   end_regions (&m);
   g_free (m.before);
   g_free (m.start);

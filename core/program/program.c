@@ -422,6 +422,22 @@ weft_program_index (weft_program *p)
   index_lanes (p);
 }
 
+/* Computes the row of an op in the order of a program, from those of earlier ops. last[lane]: the
+ * last of the earlier ops of each lane. */
+static void
+order_op (const weft_program *p, uint32_t *before, uint32_t last[WEFT_N_LANE], uint32_t op)
+{
+  uint32_t *row = before + (size_t) op * WEFT_N_LANE, previous = last[p->op[op].lane];
+
+  begin_order (row, previous == WEFT_NO_OP ? NULL : before + (size_t) previous * WEFT_N_LANE,
+               &p->op[op], p->pos[op]);
+  for (uint32_t d = p->op[op].deps; d < p->op[op + 1].deps; d++) {
+    uint32_t dep = p->deps[d];
+    merge_order (row, before + (size_t) dep * WEFT_N_LANE, p->op[dep].lane, p->pos[dep]);
+  }
+  last[p->op[op].lane] = op;
+}
+
 uint32_t *
 weft_program_order (const weft_program *p)
 {
@@ -429,16 +445,8 @@ weft_program_order (const weft_program *p)
   uint32_t last[WEFT_N_LANE];
 
   memset (last, 0xff, sizeof last);
-  for (uint32_t op = 0; op < p->n_op; op++) {
-    uint32_t *row = before + (size_t) op * WEFT_N_LANE, previous = last[p->op[op].lane];
-    begin_order (row, previous == WEFT_NO_OP ? NULL : before + (size_t) previous * WEFT_N_LANE,
-                 &p->op[op], p->pos[op]);
-    for (uint32_t d = p->op[op].deps; d < p->op[op + 1].deps; d++) {
-      uint32_t dep = p->deps[d];
-      merge_order (row, before + (size_t) dep * WEFT_N_LANE, p->op[dep].lane, p->pos[dep]);
-    }
-    last[p->op[op].lane] = op;
-  }
+  for (uint32_t op = 0; op < p->n_op; op++)
+    order_op (p, before, last, op);
   return before;
 }
 
@@ -449,26 +457,50 @@ by_second (const void *a, const void *b)
   return x[1] != y[1] ? (x[1] > y[1]) - (x[1] < y[1]) : (x[0] > y[0]) - (x[0] < y[0]);
 }
 
-void
+/* Drops those of n dependencies of an op, in ascending order, that follow from others and from the
+ * op's row in `before`, and adds the rest to the row. Returns the number of the rest. */
+static uint32_t
+drop_implied (const weft_program *p, uint32_t *before, uint32_t op, uint32_t *dep, uint32_t n)
+{
+  uint32_t *row = before + (size_t) op * WEFT_N_LANE, first = n;
+
+  for (uint32_t i = n; i-- > 0;)
+    if (!weft_ordered (p, before, dep[i], op)) {
+      merge_order (row, before + (size_t) dep[i] * WEFT_N_LANE, p->op[dep[i]].lane, p->pos[dep[i]]);
+      dep[--first] = dep[i];
+    }
+  memmove (dep, dep + first, (n - first) * sizeof *dep);
+  return n - first;
+}
+
+uint32_t
 weft_program_add_deps (weft_program *p, const uint32_t (*pairs)[2], uint32_t n_pairs)
 {
-  if (n_pairs == 0)
-    return;
-  g_autofree uint32_t (*sorted)[2] = g_memdup2 (pairs, n_pairs * sizeof *pairs);
-  uint32_t *deps = g_new (uint32_t, p->op[p->n_op].deps + n_pairs), n = 0, next = 0;
+  const uint32_t n_before = p->op[p->n_op].deps;
 
+  if (n_pairs == 0)
+    return 0;
+  g_autofree uint32_t (*sorted)[2] = g_memdup2 (pairs, n_pairs * sizeof *pairs);
+  g_autofree uint32_t *before = g_new (uint32_t, (size_t) (p->n_op + 1) * WEFT_N_LANE);
+  uint32_t *deps = g_new (uint32_t, n_before + n_pairs), n = 0, next = 0;
+  uint32_t last[WEFT_N_LANE];
+
+  memset (last, 0xff, sizeof last);
   qsort (sorted, n_pairs, sizeof *sorted, by_second);
   for (uint32_t op = 0; op < p->n_op; op++) {
-    uint32_t from = p->op[op].deps, to = p->op[op + 1].deps;
+    uint32_t from = p->op[op].deps, to = p->op[op + 1].deps, added = 0;
+    order_op (p, before, last, op);
     p->op[op].deps = n;
     for (uint32_t d = from; d < to; d++)
       deps[n++] = p->deps[d];
     for (; next < n_pairs && sorted[next][1] == op; next++)
-      deps[n++] = sorted[next][0];
+      deps[n + added++] = sorted[next][0];
+    n += drop_implied (p, before, op, deps + n, added);
   }
   p->op[p->n_op].deps = n;
   g_free (p->deps);
-  p->deps = deps;
+  p->deps = g_renew (uint32_t, deps, n);
+  return n - n_before;
 }
 
 uint32_t

@@ -286,10 +286,11 @@ uint32_t weft_build_last (const weft_builder *b, enum weft_lane lane);
  * empty afterwards; the caller frees both. */
 weft_program *weft_builder_freeze (weft_builder *b);
 
-/* Adds dependencies (pairs of op numbers: before, after) to a frozen program. The memory planner
+/* Adds dependencies (pairs of op numbers: before, after) to a frozen program, except those that
+ * follow from others: an op waits for the last of several ops that are ordered. The memory planner
  * uses these dependencies to order ops that share an address. The rest of the program does not
- * change. */
-void weft_program_add_deps (weft_program *program, const uint32_t (*pairs)[2], uint32_t n_pairs);
+ * change. Returns the number of added dependencies. */
+uint32_t weft_program_add_deps (weft_program *program, const uint32_t (*pairs)[2], uint32_t n);
 
 /* Sets pos, lane_ops, and the first and last op of every buffer, from the ops and their
  * operands. */

@@ -713,6 +713,27 @@ steady_schedules_grow_by_equal_times_and_keep_as_much (void **state)
       }
 }
 
+/* In the other schedules that the search tries, every further pair of microbatches adds the same
+ * time from 2 p + 2 microbatches on. */
+static void
+other_schedules_grow_by_equal_times_once_the_pipeline_is_full (void **state)
+{
+  (void) state;
+  for (enum weft_schedule schedule = 0; schedule < WEFT_N_SCHEDULE; schedule++)
+    for (uint32_t p = 2; weft_schedules[schedule].searched && p <= 12; p += 2) {
+      const struct weft_schedule_row *row = &weft_schedules[schedule];
+      const struct weft_grid_spec spec = { schedule, p, row->chunks };
+      double peak[3], s[3];
+      if (row->steady)
+        continue;
+      for (uint32_t i = 0; i < 3; i++)
+        s[i] = seconds_and_peak (spec, 2 * p + 2 + 2 * i, &peak[i]);
+      assert_true (s[2] - s[1] == s[1] - s[0]);
+      if (row->in_flight != WEFT_IN_FLIGHT_ALL)
+        assert_true (peak[0] == peak[1] && peak[1] == peak[2]);
+    }
+}
+
 static void
 counts_that_do_not_fit_are_refused_by_name (void **state)
 {
@@ -799,6 +820,7 @@ static const struct CMUnitTest tests[] = {
   cmocka_unit_test (breadth_first_idles_as_gpipe_over_its_chunks_and_keeps_every_microbatch),
   cmocka_unit_test (cells_of_every_schedule_are_what_its_row_says),
   cmocka_unit_test (steady_schedules_grow_by_equal_times_and_keep_as_much),
+  cmocka_unit_test (other_schedules_grow_by_equal_times_once_the_pipeline_is_full),
   cmocka_unit_test (counts_that_do_not_fit_are_refused_by_name),
   cmocka_unit_test (the_page_on_schedules_shows_every_one_as_it_is),
 };
