@@ -21,11 +21,12 @@ group_of (const union weft_strategy *s)
 static int64_t
 fill_of (const union weft_strategy *s)
 {
+  const struct weft_schedule_row *row = &weft_schedules[s->pipeline_schedule];
   int64_t stages = s->pipeline_model_parallel_size, group = group_of (s);
 
   if (group == 1)
     return stages + 2;
-  return weft_schedules[s->pipeline_schedule].steady ? 2 * MAX (stages, group) : 2 * stages + 2;
+  return row->steady ? 2 * MAX (stages, group) : MAX (2, row->settles) * stages + 2;
 }
 
 /* The number of microbatches by which the second short step is longer. Where cells repeat for every

@@ -91,6 +91,9 @@ struct weft_schedule_row {
   /* in the steady phase the same cells repeat for every microbatch (with several chunks per rank,
    * for every group of microbatches) */
   gboolean steady;
+  /* the steady phase begins after so many microbatches for each pipeline rank; 0: after two. It is
+   * later where the order of cells depends on the number of microbatches */
+  uint32_t settles;
   enum weft_in_flight in_flight;
   enum weft_schedule_exchange exchange;
   gboolean host_waits;      /* with batch_p2p_sync the host waits after each batch of transfers */
