@@ -12,7 +12,7 @@
  * The addresses that are taken at some time of [first, end) are `any` of the nodes that lie in this
  * interval, `whole` of the nodes above these, and the pieces of `part` at both ends of the
  * interval. Pieces lie close together, so the lists of ranges are short. */
-enum { TIMES_OF_BLOCK = 64 };
+enum { TIMES_OF_BLOCK = 256 };
 
 /* Largest number of lists that a piece must avoid: at most four nodes on each of the 27 levels of
  * the tree. */

@@ -609,65 +609,68 @@ fit_pool (struct fitting *f, enum weft_pool pool)
   return TRUE;
 }
 
-/* A buffer whose bytes a later op may reuse only after waiting for the last uses of the buffer. */
+/* Addresses of a pool, and the buffer that was placed there last. */
 struct occupant {
-  uint64_t from, to; /* addresses of the buffer in its pool */
-  enum weft_pool pool;
-  /* ops from number `ready` on need no added dependency to reuse the bytes */
-  uint32_t buffer, ready;
+  uint64_t from, to;
+  uint32_t buffer;
 };
 
-static struct occupant
-occupant_of (const struct fitting *f, uint32_t buffer)
+/* The number of the first occupant that ends above an address. Occupants are in the order of their
+ * addresses, and do not overlap. */
+static guint
+find_occupant (const GArray *occupants, uint64_t at)
 {
-  const struct weft_buf *b = &f->m->p->buf[buffer];
+  guint low = 0, high = occupants->len;
 
-  return (struct occupant){ .from = b->offset,
-                            .to = b->offset + align (b->bytes),
-                            .pool = b->pool,
-                            .buffer = buffer,
-                            .ready = free_from (f, &f->m->last_use[buffer], READY) };
+  while (low < high) {
+    guint middle = (low + high) / 2;
+    if (g_array_index (occupants, struct occupant, middle).to <= at)
+      low = middle + 1;
+    else
+      high = middle;
+  }
+  return low;
+}
+
+/* Makes a buffer the occupant of its addresses. Its first user, `op`, waits for the last users of
+ * the buffers that were there before; later buffers at these addresses need not wait for those. */
+static void
+occupy (struct planner *m, GArray *occupants, uint32_t buffer, uint32_t op)
+{
+  const struct weft_buf *b = &m->p->buf[buffer];
+  const struct occupant new = { b->offset, b->offset + align (b->bytes), buffer };
+  const guint first = find_occupant (occupants, new.from);
+  const struct occupant *o = &g_array_index (occupants, struct occupant, first);
+  struct occupant piece[3];
+  guint n = 0, n_old = 0;
+
+  for (; first + n_old < occupants->len && o[n_old].from < new.to; n_old++)
+    add_edges (m, &m->last_use[o[n_old].buffer], op);
+  if (n_old && o[0].from < new.from)
+    piece[n++] = (struct occupant){ o[0].from, new.from, o[0].buffer };
+  piece[n++] = new;
+  if (n_old && o[n_old - 1].to > new.to)
+    piece[n++] = (struct occupant){ new.to, o[n_old - 1].to, o[n_old - 1].buffer };
+  if (n_old)
+    g_array_remove_range (occupants, first, n_old);
+  g_array_insert_vals (occupants, first, piece, n);
 }
 
 /* Adds dependencies: the first users of a buffer wait for the last users of earlier buffers at the
  * same address. */
 static void
-add_edges_of (struct planner *m, GArray *before, uint32_t buffer, uint32_t op)
-{
-  const struct weft_buf *b = &m->p->buf[buffer];
-  const uint64_t from = b->offset, to = b->offset + align (b->bytes);
-
-  for (guint i = 0; i < before->len;) {
-    const struct occupant *o = &g_array_index (before, struct occupant, i);
-    if (o->ready <= op) {
-      g_array_remove_index_fast (before, i);
-      continue;
-    }
-    if ((o->pool == b->pool) & (o->from < to) & (from < o->to))
-      add_edges (m, &m->last_use[o->buffer], op);
-    i++;
-  }
-}
-
-/* Ops before the last use of a buffer have other addresses (free_from()), so only buffers whose
- * last use has passed are compared. */
-static void
 add_all_edges (const struct fitting *f)
 {
   const weft_program *p = f->m->p;
-  g_autoptr (GArray) before = g_array_new (FALSE, FALSE, sizeof (struct occupant));
-  g_autofree uint32_t *closes = g_new (uint32_t, p->n_op + 1);
-  g_autofree uint32_t *next_close = g_new (uint32_t, p->n_buf + 1);
+  GArray *occupants[WEFT_N_POOL];
 
-  weft_chain_buffers (p, TRUE, closes, next_close);
-  for (uint32_t op = 0; op < p->n_op; op++) {
+  for (int pool = 0; pool < WEFT_N_POOL; pool++)
+    occupants[pool] = g_array_new (FALSE, FALSE, sizeof (struct occupant));
+  for (uint32_t op = 0; op < p->n_op; op++)
     for (uint32_t i = f->opens[op]; i != WEFT_NO_OP; i = f->next_open[i])
-      add_edges_of (f->m, before, i, op);
-    for (uint32_t i = closes[op]; i != WEFT_NO_OP; i = next_close[i]) {
-      struct occupant o = occupant_of (f, i);
-      g_array_append_val (before, o);
-    }
-  }
+      occupy (f->m, occupants[p->buf[i].pool], i, op);
+  for (int pool = 0; pool < WEFT_N_POOL; pool++)
+    g_array_unref (occupants[pool]);
 }
 
 /* Packing FITTED: places all buffers of a pool by size. Returns FALSE if that would take too
