@@ -1,6 +1,8 @@
 /* What a search says if no strategy fits: the strategies that need least memory, and a number of
  * GPUs on which one fits. */
 #include "planner/searcher.h"
+#include "core/base/error.h"
+#include <string.h>
 
 /* Largest numbers of candidates whose memory is measured, in
  * weft_searcher_find_closest() and, for each cluster
@@ -142,4 +144,69 @@ weft_searcher_find_enough (struct searcher *s, uint32_t *enough, GError **error)
     }
   }
   return TRUE;
+}
+
+/* Most candidates whose broken rules are looked up. */
+enum { MOST_LOOKED_UP = 2000 };
+
+/* Counts a broken rule by its name, which the message begins with: "rule NAME: ...". Returns how
+ * often it was counted. */
+static guint
+count_rule (GHashTable *times, const char *message)
+{
+  char *name = g_strndup (message, strcspn (message, ":"));
+  guint n = GPOINTER_TO_UINT (g_hash_table_lookup (times, name)) + 1;
+
+  g_hash_table_replace (times, name, GUINT_TO_POINTER (n));
+  return n;
+}
+
+/* The message of the rule that candidates break most often; NULL: none was looked up. The caller
+ * frees it. */
+static char *
+commonest_rule (const struct searcher *s)
+{
+  g_autoptr (GHashTable) times = g_hash_table_new_full (g_str_hash, g_str_equal, g_free, NULL);
+  const GPtrArray *lists[] = { s->families, s->strategies };
+  char *commonest = NULL;
+  guint n_looked_up = 0, most = 0;
+
+  for (unsigned k = 0; k < G_N_ELEMENTS (lists); k++)
+    for (guint i = 0; i < lists[k]->len && n_looked_up < MOST_LOOKED_UP; i++) {
+      const struct weft_candidate *c = lists[k]->pdata[i];
+      const struct weft_job job = weft_space_job (s->job, &c->choice);
+      g_autoptr (GError) broken = NULL;
+      if (c->fate != WEFT_FATE_RULE || weft_job_check (&job, &broken))
+        continue;
+      guint n = count_rule (times, broken->message);
+      n_looked_up++;
+      if (n <= most)
+        continue;
+      most = n;
+      g_free (commonest);
+      commonest = g_strdup (broken->message);
+    }
+  return commonest;
+}
+
+void
+weft_searcher_explain (struct searcher *s, const weft_search *search, GError **error)
+{
+  const uint32_t *n = search->by_fate;
+
+  if (n[WEFT_FATE_SIMULATED])
+    return;
+  if (s->refused && n[WEFT_FATE_RULE] == search->n) {
+    g_propagate_error (error, g_steal_pointer (&s->refused));
+  } else if (s->fault) {
+    g_propagate_error (error, g_error_copy (s->fault));
+  } else if (s->stopped) {
+    weft_run_error (error, "stopped before a strategy was simulated");
+  } else {
+    g_autofree char *rule = n[WEFT_FATE_RULE] ? commonest_rule (s) : NULL;
+    g_set_error (error, WEFT_ERROR, WEFT_ERROR_INFEASIBLE,
+                 "none of %u strategies fits: %u do not fit in memory, %u break a rule%s%s",
+                 search->n, n[WEFT_FATE_MEMORY], n[WEFT_FATE_RULE], rule ? ", most often " : "",
+                 rule ? rule : "");
+  }
 }

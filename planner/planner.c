@@ -854,16 +854,8 @@ weft_search_run (const struct weft_job *job, const struct weft_search_options *o
   search->plans.of_layers = weft_segment_cache_plans (s.segments);
   search->gap = !search->by_fate[WEFT_FATE_SIMULATED] ? 0 : s.stopped ? 1 : gap;
   search->wall_seconds = (g_get_monotonic_time () - start) * 1e-6;
-  if (ok && s.refused && search->by_fate[WEFT_FATE_RULE] == search->n)
-    g_propagate_error (error, g_steal_pointer (&s.refused));
-  else if (ok && s.fault && search->by_fate[WEFT_FATE_SIMULATED] == 0)
-    g_propagate_error (error, g_error_copy (s.fault));
-  else if (ok && s.stopped && search->by_fate[WEFT_FATE_SIMULATED] == 0)
-    weft_run_error (error, "stopped before a strategy was simulated");
-  else if (ok && search->by_fate[WEFT_FATE_SIMULATED] == 0)
-    g_set_error (error, WEFT_ERROR, WEFT_ERROR_INFEASIBLE,
-                 "none of %u strategies fits: %u do not fit in memory, %u break a rule", search->n,
-                 search->by_fate[WEFT_FATE_MEMORY], search->by_fate[WEFT_FATE_RULE]);
+  if (ok)
+    weft_searcher_explain (&s, search, error);
   search->fault = g_steal_pointer (&s.fault);
   weft_searcher_clear (&s);
   return search;

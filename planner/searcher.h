@@ -80,3 +80,7 @@ gboolean weft_searcher_find_closest (struct searcher *s, GError **error);
 /* Sets *enough to the number of GPUs of the smallest cluster that was tried and on which a strategy
  * fits; leaves it if there is none. */
 gboolean weft_searcher_find_enough (struct searcher *s, uint32_t *enough, GError **error);
+
+/* Sets the error of a search that has simulated no strategy: with the rule that is broken most
+ * often, if strategies break rules. */
+void weft_searcher_explain (struct searcher *s, const weft_search *search, GError **error);

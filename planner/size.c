@@ -70,13 +70,8 @@ search (const struct round *r, const struct task *task, struct weft_size_found *
   take_best (search, found);
   if (found->fate == WEFT_SIZE_FOUND || search->stopped)
     return;
-  found->fate = WEFT_SIZE_UNFIT;
-  if (search->n && search->by_fate[WEFT_FATE_RULE] == search->n) {
-    const struct weft_job job = weft_space_job (&task->job, &search->candidate[0].choice);
-    found->fate = WEFT_SIZE_REFUSED;
-    g_clear_error (&error);
-    weft_job_check (&job, &error);
-  }
+  found->fate = search->n && search->by_fate[WEFT_FATE_RULE] == search->n ? WEFT_SIZE_REFUSED
+                                                                          : WEFT_SIZE_UNFIT;
   g_strlcpy (found->why, error ? error->message : "", sizeof found->why);
 }
 

@@ -577,6 +577,33 @@ a_model_that_fits_nowhere_is_infeasible (void **state)
   assert_int_equal (search->by_fate[WEFT_FATE_MEMORY] + search->by_fate[WEFT_FATE_RULE], search->n);
 }
 
+/* Three pipeline stages do not divide eight GPUs, whatever else a strategy chooses. */
+static void
+where_every_strategy_breaks_a_rule_the_rule_is_named (void **state)
+{
+  static const char *const thirds[] = { "model",
+                                        "llama3-8b",
+                                        "topology",
+                                        "dgx-h100",
+                                        "gpus",
+                                        "8",
+                                        "global-batch-size",
+                                        "32",
+                                        "pipeline-model-parallel-size",
+                                        "3",
+                                        NULL };
+  struct weft_job job = open_job (thirds);
+  struct weft_search_options options = { 0 };
+  g_autoptr (GError) error = NULL;
+  g_autoptr (weft_search) search = weft_search_run (&job, &options, &error);
+
+  (void) state;
+  assert_int_equal (search->by_fate[WEFT_FATE_RULE], search->n);
+  assert_true (g_error_matches (error, WEFT_ERROR, WEFT_ERROR_INFEASIBLE));
+  if (!strstr (error->message, "most often rule world: gpus = 8"))
+    fail_msg ("found \"%s\"", error->message);
+}
+
 /* Llama 3 70B needs 16 bytes per parameter and activations, and so at least 14 H100 GPUs. On fewer
  * the search names the strategy that needs least memory, and a sufficient number of GPUs. */
 static void
@@ -763,6 +790,7 @@ static const struct CMUnitTest tests[] = {
   cmocka_unit_test (layers_that_no_pipeline_divides_are_spread_over_all_stages),
   cmocka_unit_test (only_what_the_stack_has_is_searched),
   cmocka_unit_test (a_model_that_fits_nowhere_is_infeasible),
+  cmocka_unit_test (where_every_strategy_breaks_a_rule_the_rule_is_named),
   cmocka_unit_test (where_nothing_fits_the_closest_strategy_and_enough_gpus_are_named),
   cmocka_unit_test (memory_headroom_stays_free),
   cmocka_unit_test (a_stopped_search_keeps_its_ranking),
