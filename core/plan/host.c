@@ -1,5 +1,6 @@
 #include "core/plan/host.h"
 #include "core/job/pipeline.h"
+#include "core/plan/software.h"
 #include <math.h>
 
 /* ------------------------------------------------------------------- launches */
@@ -73,6 +74,7 @@ struct maker {
   uint32_t *counts_copy;      /* [buffer]: newest copy of the buffer to the host */
   uint32_t last[WEFT_N_LANE]; /* newest op of each lane */
   uint32_t in_layer;          /* newest kernel of a layer */
+  gboolean gathered;          /* whether an op before gathered weights */
 };
 
 static uint32_t *
@@ -221,17 +223,18 @@ is_backward (enum weft_phase phase)
          phase == WEFT_PHASE_WEIGHT_GRAD;
 }
 
-/* Host seconds of the copies around a collective of weights or gradients: one for each rank. */
+/* Host seconds of the copies around a collective of weights or gradients. The first gather of a
+ * step comes after the gather of small weights that ended the step before. */
 static double
-ranks_time (const struct maker *m, uint32_t op)
+ranks_time (struct maker *m, uint32_t op)
 {
-  const struct weft_op *row = &m->p->op[op];
+  double parts = weft_software_parts (m->plan, m->p, op);
 
-  if (row->lane != WEFT_LANE_DP ||
-      (row->kind != WEFT_OP_ALL_GATHER && row->kind != WEFT_OP_REDUCE_SCATTER))
-    return 0;
-  return weft_mesh_group_size (&m->plan->mesh, row->group) *
-         m->plan->job.stack.host_rank_seconds;
+  if (!m->gathered && gathers_weights (m->plan, m->p, op)) {
+    m->gathered = TRUE;
+    parts += weft_software_persistent_parts (m->plan, m->p);
+  }
+  return parts * m->plan->job.stack.host_rank_seconds;
 }
 
 /* Host seconds of a launch: the launch itself, and the framework's code around it. */

@@ -79,9 +79,12 @@ sweeps (const weft_plan *plan, const struct weft_group *group, enum weft_op_kind
     return 2;
   if (!shares_weights (plan, group))
     return 0;
-  return kind == WEFT_OP_ALL_GATHER       ? stack->gather_sweeps
-         : kind == WEFT_OP_REDUCE_SCATTER ? stack->reduction_sweeps
-                                          : 0;
+  if (kind == WEFT_OP_ALL_GATHER)
+    return stack->gather_sweeps;
+  return kind == WEFT_OP_REDUCE_SCATTER ||
+                 (kind == WEFT_OP_ALL_REDUCE && stack->all_reduces_gradients == 2)
+             ? stack->reduction_sweeps
+             : 0;
 }
 
 void
@@ -104,6 +107,9 @@ weft_software_kind (const weft_plan *plan, const struct weft_coll_shape *group,
   gboolean replaced = (kind == WEFT_OP_REDUCE_SCATTER && stack->all_reduces_gradients) ||
                       (kind == WEFT_OP_ALL_GATHER && stack->broadcasts_weights);
 
+  if (kind == WEFT_OP_REDUCE_SCATTER && stack->all_reduces_gradients == 2 &&
+      shares_weights (plan, &group->group))
+    return WEFT_OP_ALL_REDUCE;
   if (!replaced || !shares_optimizer (plan, &group->group))
     return kind;
   return kind == WEFT_OP_ALL_GATHER ? WEFT_OP_BROADCAST : WEFT_OP_ALL_REDUCE;
@@ -171,16 +177,68 @@ freed_before_backward (const weft_plan *plan, const weft_program *p)
   return after > 0 ? freed / after : 0;
 }
 
+/* Gathers of the software for each gather of the program. */
+static double
+gathers (const weft_plan *plan, const weft_program *p)
+{
+  return plan->job.stack.gather_reuse_elements > 0 &&
+                 weft_job_recompute (&plan->job).granularity == WEFT_RECOMPUTE_FULL
+             ? 1 + freed_before_backward (plan, p) / 2
+             : 1;
+}
+
 void
 weft_software_gather_again (const weft_plan *plan, const struct weft_coll_shape *group,
                             enum weft_op_kind kind, struct weft_traffic *t)
 {
   const weft_program *p = plan->role[weft_mesh_stage (&plan->mesh, group->group.first)];
 
-  if (plan->job.stack.gather_reuse_elements > 0 && kind == WEFT_OP_ALL_GATHER &&
-      weft_job_recompute (&plan->job).granularity == WEFT_RECOMPUTE_FULL &&
-      shares_weights (plan, &group->group))
-    multiply (t, 1 + freed_before_backward (plan, p) / 2);
+  if (kind == WEFT_OP_ALL_GATHER && shares_weights (plan, &group->group))
+    multiply (t, gathers (plan, p));
+}
+
+/* Weights of a stage, and their elements: those that an op gathers, or those that stay gathered. */
+struct held {
+  double weights, elements;
+};
+
+static struct held
+count_weights (const weft_plan *plan, const weft_program *p, gboolean persistent)
+{
+  struct held all = { 0 };
+
+  for (uint32_t i = 0; i < p->n_param; i++) {
+    double n = (double) p->param[i].whole_rows * (double) p->param[i].whole_columns;
+    if ((n < plan->job.stack.gather_persistent_elements) == persistent) {
+      all.weights++;
+      all.elements += n;
+    }
+  }
+  return all;
+}
+
+double
+weft_software_parts (const weft_plan *plan, const weft_program *p, uint32_t op)
+{
+  const struct weft_op *row = &p->op[op];
+  gboolean all_gathers = row->kind == WEFT_OP_ALL_GATHER;
+
+  if (row->lane != WEFT_LANE_DP || plan->job.stack.host_rank_seconds == 0 ||
+      (!all_gathers && (row->kind != WEFT_OP_REDUCE_SCATTER ||
+                        plan->job.stack.all_reduces_gradients == 2)))
+    return 0;
+  struct held held = count_weights (plan, p, FALSE);
+  double elements = (double) weft_op_shape (p, op)->dim[0];
+  double weights = held.elements > 0 ? elements / held.elements * held.weights : 0;
+  return weft_mesh_group_size (&plan->mesh, row->group) * (p->n_param ? weights : 1) *
+         (all_gathers ? gathers (plan, p) : 1);
+}
+
+double
+weft_software_persistent_parts (const weft_plan *plan, const weft_program *p)
+{
+  return weft_mesh_group_size (&plan->mesh, WEFT_GROUP_DP) *
+         count_weights (plan, p, TRUE).weights;
 }
 
 void

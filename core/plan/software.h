@@ -3,7 +3,8 @@
  *
  *   all_reduces_gradients  the software sums each gradient with an all-reduce, and every rank uses
  *                          only its slice of the sum: an all-reduce takes the place of the
- *                          reduce-scatter
+ *                          reduce-scatter. 1: with a distributed optimizer; 2: also with sharded
+ *                          weights
  *   broadcasts_weights     after the update, each rank broadcasts the tensors that it has updated,
  *                          one rank after another: broadcasts take the place of the all-gather
  *
@@ -60,6 +61,17 @@ void weft_software_scatter (const weft_plan *plan, uint32_t to, const struct wef
  * recomputation of a layer and its backward pass. All gathers have the mean of both passes. */
 void weft_software_gather_again (const weft_plan *plan, const struct weft_coll_shape *group,
                                  enum weft_op_kind kind, struct weft_traffic *traffic);
+
+/* The parts of ranks that the host copies one by one around an all-gather of weights or a
+ * reduction of gradients (host_rank_seconds): one for each rank and each weight of an op, on the
+ * average of all weights, and of gathers that are repeated (gather_reuse_elements). 0 for other
+ * ops, and for gradients of which the software reduces the whole tensor. In a program without
+ * parameters each op has one weight. Weights with fewer elements than gather_persistent_elements
+ * count in weft_software_persistent_parts(). */
+double weft_software_parts (const weft_plan *plan, const weft_program *p, uint32_t op);
+
+/* The same for the weights that are gathered once a step, after the update. */
+double weft_software_persistent_parts (const weft_plan *plan, const weft_program *p);
 
 /* The average number of launches that the software needs for an op of `elements` elements. `kind`
  * is the collective that the software launches (weft_software_kind()). */

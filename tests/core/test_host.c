@@ -267,6 +267,29 @@ parts_of_ranks_are_copied_one_by_one (void **state)
   }
 }
 
+/* Weights that stay gathered during a step are gathered after the update. The host copies their
+ * parts before the first gather of the next step, once for all microbatches. */
+static void
+small_weights_are_copied_once_a_step (void **state)
+{
+  static const char words[] = "model=gpt2-nano topology=dgx-h100 gpus=2 distributed_config=fsdp2 "
+                              "host_rank_seconds=1us gather_persistent_elements=1e15 "
+                              "global_batch_size=%d";
+
+  (void) state;
+  for (int micro = 1; micro <= 2; micro++) {
+    g_autoptr (weft_plan) plan = weft_test_plan (words, 2 * micro);
+    const weft_program *p = plan->role[0];
+    g_autoptr (weft_host) with = weft_host_new (plan, 0, FALSE);
+    plan->job.stack.host_rank_seconds = 0;
+    g_autoptr (weft_host) without = weft_host_new (plan, 0, FALSE);
+    uint32_t op = 0;
+    while (p->op[op].kind != WEFT_OP_ALL_GATHER)
+      op++;
+    assert_near (with->upto[op] - without->upto[op], 2 * p->n_param * US);
+  }
+}
+
 /* Whether an op writes the fp8 codes of a weight, or their transposed copy. */
 static gboolean
 writes_converted_weight (const weft_program *p, uint32_t op)
@@ -590,6 +613,7 @@ static const struct CMUnitTest tests[] = {
   cmocka_unit_test (the_framework_takes_time_around_each_launch),
   cmocka_unit_test (communication_has_host_time_of_its_own),
   cmocka_unit_test (parts_of_ranks_are_copied_one_by_one),
+  cmocka_unit_test (small_weights_are_copied_once_a_step),
   cmocka_unit_test (one_long_kernel_hides_the_launches_behind_it),
   cmocka_unit_test (a_graph_takes_the_launches_away),
   cmocka_unit_test (the_next_step_is_issued_while_this_one_runs),

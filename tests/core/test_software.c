@@ -51,6 +51,64 @@ all_reduces_gradients_takes_the_place_of_reduce_scatters_of_gradients_only (void
                traffic (ring, WEFT_GROUP_TP, WEFT_OP_REDUCE_SCATTER, n).seconds);
 }
 
+/* With all_reduces_gradients = 2, the gradients of sharded weights are summed by all-reduces too,
+ * and the same kernels sweep over them. */
+static void
+all_reduces_gradients_of_sharded_weights (void **state)
+{
+  static const char job[] = JOB "distributed_config=megatron_fsdp reduction_sweeps=%d "
+                                "memory_share=0.5 all_reduces_gradients=%d";
+  g_autoptr (weft_plan) slices = weft_test_plan (job, 0, 1);
+  g_autoptr (weft_plan) whole = weft_test_plan (job, 0, 2), swept = weft_test_plan (job, 4, 2);
+  const uint64_t n = 1 << 24;
+  double sweep = 2.0 * n / (0.5 * whole->job.cluster.f.gpu_memory_bandwidth);
+
+  (void) state;
+  double sum = traffic (slices, WEFT_GROUP_DP, WEFT_OP_ALL_REDUCE, n).seconds;
+  double before = traffic (slices, WEFT_GROUP_DP, WEFT_OP_REDUCE_SCATTER, n).seconds;
+  double after = traffic (whole, WEFT_GROUP_DP, WEFT_OP_REDUCE_SCATTER, n).seconds;
+  double more = traffic (swept, WEFT_GROUP_DP, WEFT_OP_REDUCE_SCATTER, n).seconds - after;
+  assert_true (after == sum && sum > 1.5 * before);
+  assert_true (fabs (more - 4 * sweep) < 1e-6 * sweep);
+  assert_true (traffic (whole, WEFT_GROUP_DP, WEFT_OP_ALL_GATHER, n).seconds ==
+               traffic (slices, WEFT_GROUP_DP, WEFT_OP_ALL_GATHER, n).seconds);
+}
+
+static double
+parts_of (const weft_plan *plan, enum weft_op_kind kind)
+{
+  const weft_program *p = plan->role[0];
+  double parts = 0;
+
+  for (uint32_t op = 0; op < p->n_op; op++)
+    parts += p->op[op].kind == kind ? weft_software_parts (plan, p, op) : 0;
+  return parts;
+}
+
+/* 32 ranks shard 20 weights in units, which are padded. Each of two microbatches gathers a unit for
+ * its forward and for its backward pass, except what stays between the two, and reduces each
+ * gradient. Ten weights have fewer than 5000 elements: these are gathered once a step, and the
+ * gathers of units contain half of the weights. A gradient summed as a whole has no parts. */
+static void
+each_part_of_a_rank_is_copied_for_each_weight (void **state)
+{
+  static const char job[] = JOB "distributed_config=megatron_fsdp host_rank_seconds=1us "
+                                "data_parallel_sharding_strategy=optim_grads_params "
+                                "gather_persistent_elements=%s all_reduces_gradients=%d";
+  g_autoptr (weft_plan) all = weft_test_plan (job, "0", 0);
+  g_autoptr (weft_plan) large = weft_test_plan (job, "5000", 2);
+  double gathered = parts_of (all, WEFT_OP_ALL_GATHER) / 32;
+
+  (void) state;
+  assert_int_equal (all->role[0]->n_param, 20);
+  assert_true (gathered > 3.5 * 20 && gathered < 4.05 * 20);
+  assert_true (fabs (parts_of (all, WEFT_OP_REDUCE_SCATTER) / 32 - 2 * 20) < 0.01 * 40);
+  assert_true (fabs (parts_of (large, WEFT_OP_ALL_GATHER) / 32 - gathered / 2) < 0.01 * gathered);
+  assert_true (parts_of (large, WEFT_OP_REDUCE_SCATTER) == 0);
+  assert_true (weft_software_persistent_parts (all, all->role[0]) == 0);
+  assert_true (weft_software_persistent_parts (large, large->role[0]) == 32 * 10);
+}
+
 /* 16 replicas on 4 nodes own the tensors; there are more tensors than replicas, so each replica
  * makes one broadcast. Its chunks pass from rank to rank: 12 times inside a node (3 on each node)
  * and 3 times between nodes. The latency of a broadcast is that of its last chunk. */
@@ -259,6 +317,8 @@ static const struct CMUnitTest tests[] = {
   cmocka_unit_test (rowwise_gathers_16_gathers_twice_the_bytes_of_fp8),
   cmocka_unit_test (narrow_shards_reduce_experts_in_the_training_precision),
   cmocka_unit_test (all_reduces_gradients_takes_the_place_of_reduce_scatters_of_gradients_only),
+  cmocka_unit_test (all_reduces_gradients_of_sharded_weights),
+  cmocka_unit_test (each_part_of_a_rank_is_copied_for_each_weight),
   cmocka_unit_test (broadcasts_weights_sends_the_tensors_of_one_rank_after_another),
   cmocka_unit_test (broadcasts_weights_sends_no_part_of_a_tensor),
   cmocka_unit_test (broadcasts_weights_leaves_fully_sharded_weights),
