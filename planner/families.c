@@ -47,7 +47,7 @@ begin (const struct searcher *s, const struct weft_choice *family, enum weft_spa
 
 /* The families that are begun, and their number. */
 struct beginning {
-  const struct searcher *s;
+  struct searcher *s;
   const GArray *families;
 };
 
@@ -69,6 +69,14 @@ show_begun (void *user, uint32_t done, uint32_t of)
   const struct beginning *b = user;
 
   weft_searcher_progress (b->s, "checking rules", done * SLICE, of * SLICE);
+}
+
+static gboolean
+stops_beginning (void *user)
+{
+  struct beginning *b = user;
+
+  return weft_searcher_stops (b->s);
 }
 
 /* Adds a family that has strategies. */
@@ -113,14 +121,15 @@ list_families (struct searcher *s, GError **error)
                                         .run = begin_slice,
                                         .user = &b,
                                         .progress = show_begun,
-                                        .progress_user = &b };
+                                        .progress_user = &b,
+                                        .stop = stops_beginning };
   g_autofree struct begun *begun = g_new (struct begun, (size_t) n * SLICE);
   g_autofree gboolean *done = g_new0 (gboolean, n);
 
   if (n > 0 && !weft_workers_run (&workers, begun, done, error))
     return FALSE;
   for (guint i = 0; i < families->len; i++)
-    if (!done[i / SLICE])
+    if (!done[i / SLICE] && !s->stopped)
       add_lost (s);
     else if (begun[i].n_strategies > 0)
       add_family (s, &begun[i], WEFT_SPACE_SCHEDULES);

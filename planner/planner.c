@@ -120,11 +120,13 @@ take_clock (struct searcher *s, struct weft_candidate *c, struct weft_trial *t)
     s->best_simulated = fmin (s->best_simulated, c->report->iteration.time_s);
 }
 
-/* Takes over the result of a trial. A failed internal check (WEFT_ERROR_BUG) rejects only this
- * candidate; the search continues. */
+/* Takes over the result of a trial, unless the search was stopped before. A failed internal check
+ * (WEFT_ERROR_BUG) rejects only this candidate; the search continues. */
 static gboolean
 settle (struct searcher *s, struct weft_candidate *c, struct weft_trial *t, GError **error)
 {
+  if (t->skipped)
+    return TRUE;
   s->n_steps++;
   if (t->refused)
     c->fate = WEFT_FATE_RULE;
@@ -160,7 +162,7 @@ weft_searcher_weigh (struct searcher *s, struct weft_candidate *c, GError **erro
   if (!run_trials (s, &t, 1, error))
     return FALSE;
   double seconds = t.seconds, bytes = t.bytes;
-  gboolean good = !t.error && !t.refused;
+  gboolean good = !t.error && !t.refused && !t.skipped;
   if (!settle (s, c, &t, error))
     return FALSE;
   if (!good)
@@ -732,7 +734,9 @@ weft_searcher_of (const struct weft_job *job, const struct weft_search_options *
                             .segments = segments,
                             .trials = { .graph = options->graph,
                                         .placements = weft_segment_cache_placements (segments),
-                                        .n_workers = options->n_workers },
+                                        .n_workers = options->n_workers,
+                                        .stop = options->stop,
+                                        .user = options->user },
                             .best_clock = INFINITY,
                             .nearest_miss = INFINITY,
                             .last_clock = INFINITY,
@@ -776,12 +780,12 @@ drop_reports (struct searcher *s)
   }
 }
 
-/* Expands families until there is a strategy, so that a search has an example of what is wrong with
- * all. */
+/* Expands families until there is a strategy, so that a search that ends by itself has an example
+ * of what is wrong with all. */
 static void
 list_any (struct searcher *s)
 {
-  for (guint i = 0; s->strategies->len == 0 && i < s->families->len; i++) {
+  for (guint i = 0; s->strategies->len == 0 && i < s->families->len && !s->stopped; i++) {
     struct weft_candidate *family = s->families->pdata[i];
     if (!family->expanded)
       weft_searcher_expand (s, family);
@@ -820,8 +824,9 @@ search_all (struct searcher *s, double *gap, GError **error)
   if (!weft_searcher_begin (s, error))
     return FALSE;
   s->open = open_all (s, may_win);
-  gboolean ok = simulate_best (s, error) && find_gap (s, gap, error) &&
-                (!s->options->near_miss || find_miss (s, error));
+  gboolean ok = simulate_best (s, error);
+  if (ok && !weft_searcher_stops (s))
+    ok = find_gap (s, gap, error) && (!s->options->near_miss || find_miss (s, error));
   g_sequence_free (s->open);
   return ok;
 }
@@ -845,7 +850,8 @@ weft_search_run (const struct weft_job *job, const struct weft_search_options *o
   uint32_t enough = 0;
   gboolean ok = weft_cluster_one_kind (&job->cluster, "weft plan", error) &&
                 check_collectives (job, error) && search_all (&s, &gap, error);
-  if (ok && options->near_miss && !isfinite (s.best_simulated) && !s.refused)
+  if (ok && options->near_miss && !isfinite (s.best_simulated) && !s.refused &&
+      !weft_searcher_stops (&s))
     ok = weft_searcher_find_closest (&s, error) && weft_searcher_find_enough (&s, &enough, error);
   weft_search *search = collect (&s);
   search->enough_gpus = enough;

@@ -576,6 +576,14 @@ result_bytes_for (size_t room)
   return (sizeof (struct result) + room + 63) / 64 * 64;
 }
 
+static gboolean
+stops (void *user)
+{
+  const struct weft_trials *how = user;
+
+  return how->stop && how->stop (how->user);
+}
+
 /* Makes a pool whose results have room for reports of `room` bytes, unless there is one. */
 static gboolean
 open_pool (struct weft_trials *how, size_t room, GError **error)
@@ -585,6 +593,7 @@ open_pool (struct weft_trials *how, size_t room, GError **error)
                                               .task_bytes = sizeof (struct task),
                                               .result_bytes = result_bytes_for (room),
                                               .run = run_trial,
+                                              .stop = stops,
                                               .user = how };
 
   if (how->pool && weft_worker_pool_result_bytes (how->pool) >= work.result_bytes)
@@ -629,8 +638,12 @@ run_elsewhere (struct weft_trials *how, struct weft_trial *trial, uint32_t n, GE
   g_autofree char *results = g_malloc (n * bytes);
   if (!weft_worker_pool_run (how->pool, task, n, results, done, error))
     return FALSE;
-  for (uint32_t i = 0; i < n; i++)
-    take_result ((const struct result *) (void *) (results + i * bytes), done[i], &trial[order[i]]);
+  for (uint32_t i = 0; i < n; i++) {
+    trial[order[i]].skipped = !done[i] && stops (how);
+    if (!trial[order[i]].skipped)
+      take_result ((const struct result *) (void *) (results + i * bytes), done[i],
+                   &trial[order[i]]);
+  }
   return TRUE;
 }
 

@@ -29,6 +29,7 @@ struct weft_trial {
   /* TRUE: the step cannot be captured as a CUDA graph, or too few of its ranks behave alike to
    * simulate it */
   gboolean refused;
+  gboolean skipped; /* TRUE: trials were stopped before it ended, and it has no other result */
   double seconds;   /* clock time */
   /* lower bound of the simulated time from what ranks and lanes share (contention.h), where it
    * exceeds the clock time; otherwise 0 or less than the clock time */
@@ -58,6 +59,9 @@ struct weft_trials {
   uint32_t n_workers;
   weft_worker_pool *pool; /* NULL at first: the processes, which stay until weft_trials_end() */
   gboolean whole;         /* TRUE: long steps are not extrapolated from short ones; for tests */
+  /* NULL, or whether trials in other processes end early (worker_pool.h) */
+  gboolean (*stop) (void *user);
+  void *user;
 };
 
 /* Runs n trials, all on clusters equal to that of `placements`. Returns FALSE with an error if no

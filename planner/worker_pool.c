@@ -206,6 +206,26 @@ hear (struct worker *w, gboolean *done)
     end (w);
 }
 
+/* Milliseconds between two questions whether tasks are stopped. */
+enum { BETWEEN_QUESTIONS = 100 };
+
+static gboolean
+stops (const weft_worker_pool *pool)
+{
+  return pool->work.stop && pool->work.stop (pool->work.user);
+}
+
+/* Kills the processes that run tasks. */
+static void
+kill_busy (weft_worker_pool *pool)
+{
+  for (uint32_t i = 0; i < pool->n; i++)
+    if (pool->worker[i].pid && pool->worker[i].task != NO_TASK) {
+      kill (pool->worker[i].pid, SIGKILL);
+      end (&pool->worker[i]);
+    }
+}
+
 /* Waits for replies of busy processes. Returns FALSE if no process is busy. */
 static gboolean
 wait_for_any (weft_worker_pool *pool, gboolean *done)
@@ -218,7 +238,7 @@ wait_for_any (weft_worker_pool *pool, gboolean *done)
     at[i] = (struct pollfd){ w->pid && w->task != NO_TASK ? w->from : -1, POLLIN, 0 };
     busy = busy || at[i].fd >= 0;
   }
-  if (!busy || poll (at, pool->n, -1) < 0)
+  if (!busy || poll (at, pool->n, pool->work.stop ? BETWEEN_QUESTIONS : -1) < 0)
     return busy;
   for (uint32_t i = 0; i < pool->n; i++)
     if (at[i].fd >= 0 && at[i].revents)
@@ -226,7 +246,8 @@ wait_for_any (weft_worker_pool *pool, gboolean *done)
   return TRUE;
 }
 
-/* Runs the tasks that are not done. Returns FALSE if no process could take a task. */
+/* Runs the tasks that are not done, until they are stopped. Returns FALSE if no process could take
+ * a task. */
 static gboolean
 run_open (weft_worker_pool *pool, uint32_t n, gboolean *done)
 {
@@ -235,10 +256,14 @@ run_open (weft_worker_pool *pool, uint32_t n, gboolean *done)
   for (uint32_t i = 0; i < n; i++)
     if (!done[i])
       memset (result_at (pool, i), 0, pool->work.result_bytes);
-  do
+  do {
+    if (stops (pool)) {
+      kill_busy (pool);
+      return TRUE;
+    }
     while (next < n && (done[next] || give (pool, next)))
       next++;
-  while (wait_for_any (pool, done));
+  } while (wait_for_any (pool, done));
   return next == n;
 }
 

@@ -15,6 +15,9 @@ struct weft_worker_pool_work {
   /* Runs a task in another process. Writes the result to memory that is zeroed before. Returns
    * whether the process may run further tasks; otherwise a new process takes its place. */
   gboolean (*run) (void *user, const void *task, void *result);
+  /* Asked ten times a second while tasks run; NULL: they always run to their ends. Once it returns
+   * TRUE, the processes are killed. */
+  gboolean (*stop) (void *user);
   void *user;
 };
 
@@ -26,8 +29,8 @@ weft_worker_pool *weft_worker_pool_new (const struct weft_worker_pool_work *work
 
 /* Runs task[n] and writes the results to result[n], in the order of the tasks. Processes take the
  * tasks in this order. A task whose process ended before the task did, for example by a signal, is
- * run again in another process after all others; done[i] is FALSE if that process ended early too.
- * Returns FALSE with an error if no process could be started. */
+ * run again in another process after all others; done[i] is FALSE if that process ended early too,
+ * or if tasks were stopped. Returns FALSE with an error if no process could be started. */
 gboolean weft_worker_pool_run (weft_worker_pool *pool, const void *task, uint32_t n, void *result,
                                gboolean *done, GError **error);
 

@@ -22,8 +22,8 @@ struct shared {
 struct running {
   const struct weft_workers *tasks;
   struct shared *shared;
-  char *results; /* results of the tasks, in the shared memory */
-  size_t bytes;  /* size of the shared memory */
+  char *results;      /* results of the tasks, in the shared memory */
+  size_t bytes;       /* size of the shared memory */
   uint32_t n, n_done; /* number of workers, and of tasks that earlier workers have finished */
   pid_t *pid;
   int finished[2]; /* a pipe into which a worker writes one byte for each finished task */
@@ -103,6 +103,12 @@ start (struct running *w, uint32_t n)
   }
 }
 
+static gboolean
+stops (const struct weft_workers *tasks)
+{
+  return tasks->stop && tasks->stop (tasks->progress_user);
+}
+
 /* Counts the finished tasks until the last worker has closed the pipe. */
 static void
 watch (struct running *w)
@@ -119,6 +125,8 @@ watch (struct running *w)
     done += (uint32_t) n;
     if (w->tasks->progress)
       w->tasks->progress (w->tasks->progress_user, done, w->tasks->n_tasks);
+    if (stops (w->tasks))
+      atomic_store (&w->shared->next, w->tasks->n_tasks);
   }
 }
 
@@ -161,13 +169,14 @@ run_workers (struct running *w, uint32_t n, GError **error)
   return TRUE;
 }
 
-/* Lets workers take the tasks again whose worker has ended early. Returns whether there are any. */
+/* Lets workers take the tasks again whose worker has ended early, unless tasks were stopped.
+ * Returns whether there are any. */
 static gboolean
 reopen_lost (struct running *w)
 {
   const struct weft_workers *tasks = w->tasks;
 
-  if (count_done (w) == tasks->n_tasks)
+  if (count_done (w) == tasks->n_tasks || stops (tasks))
     return FALSE;
   for (uint32_t task = 0; task < tasks->n_tasks; task++)
     if (!atomic_load (&w->shared->done[task]))
@@ -179,7 +188,7 @@ reopen_lost (struct running *w)
 static void
 run_here (const struct weft_workers *tasks, char *results, gboolean *done)
 {
-  for (uint32_t task = 0; task < tasks->n_tasks; task++) {
+  for (uint32_t task = 0; task < tasks->n_tasks && !stops (tasks); task++) {
     tasks->run (tasks->user, task, results + task * tasks->result_bytes);
     done[task] = TRUE;
     if (tasks->progress)

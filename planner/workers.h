@@ -17,11 +17,15 @@ struct weft_workers {
   /* function that reports progress; may be NULL */
   void (*progress) (void *user, uint32_t done, uint32_t of);
   void *progress_user;
+  /* asked with `progress_user` when a task has ended; once it returns TRUE, no further task begins;
+   * may be NULL */
+  gboolean (*stop) (void *user);
 };
 
 /* Runs all tasks and writes their results to results[n_tasks], in the order of the tasks. Workers
  * take the tasks in this order. A task whose worker ended before the task did, for example by a
- * signal, is run again after all others; done[task] is FALSE if that worker ended early too.
+ * signal, is run again after all others; done[task] is FALSE if that worker ended early too, or
+ * if tasks were stopped.
  * Returns FALSE with an error if no worker could be started. No other thread may run in this
  * process, because workers are forks of it. */
 gboolean weft_workers_run (const struct weft_workers *tasks, void *results, gboolean *done,

@@ -387,6 +387,52 @@ waits_for_ever (void *user, const void *task, void *result)
   return TRUE;
 }
 
+/* Whether a process has written to the pipe user[2] that its task has started. */
+static gboolean
+has_started (void *user)
+{
+  const int *started = user;
+  struct pollfd at = { started[0], POLLIN, 0 };
+  pid_t pid;
+
+  return poll (&at, 1, 0) == 1 && read (started[0], &pid, sizeof pid) == sizeof pid;
+}
+
+static gboolean
+writes_and_waits (void *user, const void *task, void *result)
+{
+  const int *started = user;
+
+  return waits_for_ever ((void *) &started[1], task, result);
+}
+
+/* A task that never ends is killed with its process, and the next tasks run. */
+static void
+tasks_that_are_stopped_are_not_done (void **state)
+{
+  int started[2];
+  struct weft_worker_pool_work work = { .n_workers = 1,
+                                        .most = 1,
+                                        .task_bytes = sizeof (uint32_t),
+                                        .result_bytes = sizeof (struct answer),
+                                        .run = writes_and_waits,
+                                        .stop = has_started,
+                                        .user = started };
+  uint32_t task = 0;
+  struct answer answer;
+  gboolean done;
+
+  (void) state;
+  assert_int_equal (pipe (started), 0);
+  g_autoptr (weft_worker_pool) pool = weft_worker_pool_new (&work, NULL);
+  for (int run = 0; run < 2; run++) {
+    assert_true (weft_worker_pool_run (pool, &task, 1, &answer, &done, NULL));
+    assert_false (done);
+  }
+  close (started[0]);
+  close (started[1]);
+}
+
 /* The end of the pipe is reached when all processes that could write to it have ended. */
 static void
 processes_end_with_a_search_that_is_killed (void **state)
@@ -421,6 +467,7 @@ static const struct CMUnitTest tests[] = {
   cmocka_unit_test (the_bound_of_contention_is_below_the_simulation),
   cmocka_unit_test (processes_of_a_pool_stay),
   cmocka_unit_test (killed_processes_lose_no_task),
+  cmocka_unit_test (tasks_that_are_stopped_are_not_done),
   cmocka_unit_test (processes_end_with_a_search_that_is_killed),
   cmocka_unit_test (live_bytes_of_short_steps_are_those_of_the_whole_step),
   cmocka_unit_test (a_finalist_has_memory_and_time_of_its_whole_step),
