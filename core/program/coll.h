@@ -8,7 +8,8 @@
  *
  *   ring       every rank sends f S bytes in s steps:  all_reduce f = 2(n-1)/n, s = 2(n-1);
  *              reduce_scatter, all_gather f = (n-1)/n, s = n-1; broadcast f = 1 (pipelined),
- *              s = n-1.  (Patarasuk and Yuan 2009; NCCL's bus bandwidth definition in nccl-tests
+ *              s = n-1.  Over k > 1 nodes, s / g of the steps, rounded up, are between nodes.
+ *              (Patarasuk and Yuan 2009; NCCL's bus bandwidth definition in nccl-tests
  *              PERFORMANCE.md.)
  *   tree       all_reduce over double binary trees: 2 S per node between nodes, 2 ((g-1) +
  *              ceil(log2 k)) steps (NCCL's tree; Sanders, Speck, Traeff 2009).

@@ -87,13 +87,19 @@ ring_bytes (enum weft_op_kind kind, const struct weft_coll_shape *s, double whol
   return share >= 0;
 }
 
+/* A piece passes 2 (n - 1) links of a ring in an all-reduce, and n - 1 in other collectives. Every
+ * g-th link of the ring leads to another node. The collective waits for the piece whose first link
+ * does so, because it passes the most links between nodes: 2 k in an all-reduce over k nodes of
+ * three or more ranks. NCCL 2.12 to 2.22 counted 2 k, other releases count 2 (k - 1)
+ * (src/graph/tuning.cc). */
 static void
 ring_steps (enum weft_op_kind kind, const struct weft_coll_shape *s, uint32_t steps[WEFT_MAX_AXES])
 {
-  uint32_t rounds = kind == WEFT_OP_ALL_REDUCE ? 2 : 1;
+  uint64_t rounds = kind == WEFT_OP_ALL_REDUCE ? 2 : 1, nodes = s->side[WEFT_WAY_REMOTE];
+  uint64_t links = rounds * (s->n - 1);
 
-  steps[WEFT_WAY_REMOTE] = rounds * (s->side[WEFT_WAY_REMOTE] - 1);
-  steps[WEFT_WAY_LOCAL] = rounds * (s->n - 1) - steps[WEFT_WAY_REMOTE];
+  steps[WEFT_WAY_REMOTE] = nodes > 1 ? (uint32_t) ((links * nodes + s->n - 1) / s->n) : 0;
+  steps[WEFT_WAY_LOCAL] = (uint32_t) links - steps[WEFT_WAY_REMOTE];
 }
 
 /* In a ring over several nodes the host posts every message to the NIC. A step inside a node

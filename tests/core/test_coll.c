@@ -217,11 +217,12 @@ the_two_levels_add_up_to_the_ring (void **state)
   struct weft_traffic t = plan_on (&cluster, 32, 1, WEFT_OP_REDUCE_SCATTER, bytes);
   assert_near (t.bytes[WEFT_WAY_LOCAL] + t.bytes[WEFT_WAY_REMOTE], 31e6);
   assert_near (t.bytes[WEFT_WAY_REMOTE], 31e6 / 8);
-  assert_int_equal (t.steps[WEFT_WAY_REMOTE], 3);
-  assert_int_equal (t.steps[WEFT_WAY_LOCAL], 31 - 3);
+  assert_int_equal (t.steps[WEFT_WAY_REMOTE], 4);
+  assert_int_equal (t.steps[WEFT_WAY_LOCAL], 31 - 4);
   t = plan_on (&cluster, 32, 1, WEFT_OP_ALL_REDUCE, 1e3 * bytes);
   assert_near (t.bytes[WEFT_WAY_LOCAL] + t.bytes[WEFT_WAY_REMOTE], 62e9);
   assert_int_equal (weft_coll_steps (&t), 62);
+  assert_int_equal (t.steps[WEFT_WAY_REMOTE], 8);
 }
 
 /* A group of six ranks on nodes of four GPUs: four ranks on the first node, two on the second. The

@@ -41,7 +41,8 @@ static double
 ring_seconds (double rounds, double k, double g, double bytes)
 {
   double n = k * g, sent = rounds * (n - 1) / n * bytes;
-  double steps_remote = rounds * (k - 1), steps_local = rounds * (n - 1) - steps_remote;
+  double steps_remote = made_links_between_nodes ((uint32_t) (rounds * (n - 1)), k, g);
+  double steps_local = rounds * (n - 1) - steps_remote;
   double local = sent * (k > 1 ? (g - 1) / g : 1) / MADE_PORT;
   double remote = k > 1 ? sent / g / MADE_NIC : 0;
 

@@ -67,6 +67,23 @@ made_job (const struct weft_cluster *cluster)
   return job;
 }
 
+/* The most links between nodes that a piece of a ring over k nodes of g ranks passes on its way
+ * over `links` links, counted link by link from every start. The last rank of each node sends to
+ * the next node. */
+static inline uint32_t
+made_links_between_nodes (uint32_t links, double k, double g)
+{
+  uint32_t most = 0, of_node = (uint32_t) g;
+
+  for (uint32_t start = 0; start < of_node && k > 1; start++) {
+    uint32_t n = 0;
+    for (uint32_t link = start; link < start + links; link++)
+      n += link % of_node == of_node - 1;
+    most = MAX (most, n);
+  }
+  return most;
+}
+
 /* ---------------------------------------------------------------- programs */
 
 static inline struct weft_op
