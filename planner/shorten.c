@@ -30,14 +30,14 @@ fill_of (const union weft_strategy *s)
 }
 
 /* The number of microbatches by which the second short step is longer. Where cells repeat for every
- * microbatch only on average, the difference is an average over half as many as there are stages.
- * It is even, because dualpipe needs an even number. */
+ * microbatch only on average, this is half the number of stages, and at least four, so that the
+ * difference of the two steps is an average. It is even, because dualpipe needs an even number. */
 static int64_t
 difference_of (const union weft_strategy *s)
 {
   if (weft_schedules[s->pipeline_schedule].steady)
     return group_of (s);
-  return MAX (1, s->pipeline_model_parallel_size / 4) * 2;
+  return MAX (2, s->pipeline_model_parallel_size / 4) * 2;
 }
 
 /* The microbatches of the first short step. In schedules with groups, its last group has as many
