@@ -3,6 +3,7 @@
 #include "cli/memory_fix.h"
 #include "cli/sure.h"
 #include "core/plan/activations.h"
+#include "core/plan/allocator.h"
 #include "core/base/json.h"
 #include "core/base/error.h"
 #include "core/report/report.h"
@@ -53,6 +54,34 @@ print_layer (const struct weft_job *job)
             g_strstrip (sum), n);
 }
 
+/* Bytes of the first step of a run on the GPU that needs most of them: fewer than those of every
+ * step, if the first update allocates the state of the optimizer (late_moments in core/stack.def)
+ */
+static uint64_t
+first_step_bytes (const weft_plan *plan)
+{
+  uint64_t most = 0;
+
+  for (uint32_t role = 0; role < plan->n_roles; role++) {
+    uint64_t used = plan->allocated
+                        ? (uint64_t) weft_allocator_run_first (&plan->job, plan->role[role]).peak
+                        : weft_plan_used_bytes (plan, role);
+    most = MAX (most, used + weft_plan_reserved_bytes (plan, role));
+  }
+  return most;
+}
+
+static void
+print_first_step (const weft_plan *plan)
+{
+  uint64_t bytes = first_step_bytes (plan);
+  g_autofree char *text = weft_units_human (bytes, "B");
+
+  if (bytes < weft_plan_worst_bytes (plan))
+    printf ("\nthe first step needs %s: its update allocates the state of the optimizer\n",
+            g_strstrip (text));
+}
+
 static void
 print_text (const weft_report *report, const weft_plan *fitting, weft_cli_sure *sure,
             const struct weft_cli_answer *answer)
@@ -65,6 +94,7 @@ print_text (const weft_report *report, const weft_plan *fitting, weft_cli_sure *
   weft_report_print_memory (report, style, out);
   weft_cli_print_fitting (out->str);
   print_layer (&report->plan->job);
+  print_first_step (report->plan);
   print_advice (report, fitting);
   weft_cli_print_sure (sure, answer);
 }
@@ -99,6 +129,7 @@ print_json (const weft_report *report, const weft_plan *fitting, weft_cli_sure *
   weft_report_build_job (&report->plan->job, b);
   json_builder_set_member_name (b, "memory");
   weft_report_build_memory (report, b);
+  weft_json_int (b, "first_step_bytes", first_step_bytes (report->plan));
   build_change (b, report, fitting);
   weft_cli_add_sure (sure, b, answer);
   json_builder_end_object (b);

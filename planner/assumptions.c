@@ -7,6 +7,7 @@
 #include <string.h>
 
 static const char *const memory_words[] = { WEFT_MEASURED_MEMORY_LIST (WEFT_WORD_TEXT) NULL };
+static const char *const peak_words[] = { WEFT_MEASURED_PEAK_LIST (WEFT_WORD_TEXT) NULL };
 static const char *const flops_words[] = { WEFT_MEASURED_FLOPS_LIST (WEFT_WORD_TEXT) NULL };
 static const char *const gigabyte_words[] = { WEFT_GIGABYTE_LIST (WEFT_WORD_TEXT) NULL };
 static const char *const totals_words[] = { WEFT_MEASURED_TOTALS_LIST (WEFT_WORD_TEXT) NULL };
@@ -61,6 +62,7 @@ read_measured (const char *key, const char *value, weft_row_job *row, GError **e
     int *word;
   } keys[] = {
     { MEASURED ("memory", memory_words), &row->memory },
+    { MEASURED ("peak", peak_words), &row->peak },
     { MEASURED ("gigabyte", gigabyte_words), &row->gigabyte },
     { MEASURED ("flops", flops_words), &row->flops },
     { MEASURED ("totals", totals_words), &row->totals },

@@ -13,6 +13,9 @@
  *   measured.memory   the memory that the source reports: `device`, everything that the driver
  *                     counts; `reserved`, what PyTorch's allocator has obtained; or `allocator`,
  *                     the blocks of it that are in use
+ *   measured.peak     `first_step`: the source read this memory after the first step of the run,
+ *                     during which software with late_moments (core/stack.def) allocates the state
+ *                     of its optimizer; `steps`: later
  *   measured.gigabyte the unit of that memory: `binary`, `decimal` (10^9 bytes) or `mebi` (1000
  *                     MiB)
  *   measured.flops    how the source counts the FLOPs of attention, if it prints a rate, or a
@@ -54,6 +57,11 @@ struct weft_applied {
   X (WEFT_MEMORY_RESERVED, "reserved", "blocks in use and cached blocks (max_memory_reserved)")
 enum weft_measured_memory { WEFT_MEASURED_MEMORY_LIST (WEFT_WORD_ID) WEFT_N_MEASURED_MEMORY };
 
+#define WEFT_MEASURED_PEAK_LIST(X)                                                                 \
+  X (WEFT_PEAK_STEPS, "steps", "the peak of several steps")                                        \
+  X (WEFT_PEAK_FIRST_STEP, "first_step", "the peak of the first step of a run")
+enum weft_measured_peak { WEFT_MEASURED_PEAK_LIST (WEFT_WORD_ID) WEFT_N_MEASURED_PEAK };
+
 #define WEFT_GIGABYTE_LIST(X)                                                                      \
   X (WEFT_GIGABYTE_BINARY, "binary", "2^30 bytes")                                                 \
   X (WEFT_GIGABYTE_DECIMAL, "decimal", "10^9 bytes")                                               \
@@ -86,8 +94,8 @@ typedef struct weft_row_job {
   char *cell[WEFT_N_COLUMN]; /* texts of all cells of the row; rules have replaced blank cells */
   /* keys of rules that were applied to the row, struct weft_applied *, in order */
   GPtrArray *applied;
-  /* values of enum weft_measured_memory, _flops, _totals, _graph and _steps */
-  int memory, flops, totals, graph, steps;
+  /* values of enum weft_measured_memory, _peak, _flops, _totals, _graph and _steps */
+  int memory, peak, flops, totals, graph, steps;
   int gigabyte;              /* unit of the measured memory, value of enum weft_gigabyte */
   int runs;                  /* of the pipeline in a step, at least 1 */
 } weft_row_job;

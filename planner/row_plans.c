@@ -118,15 +118,21 @@ weft_row_plans_seconds (const weft_row_plans *row, const struct weft_exec_ops *e
          (row->job->runs - 1) * update_seconds (row->plan[0]);
 }
 
+/* Memory of the role that needs most, of which the source counts the part `row->memory` in the
+ * steps `row->peak`. */
 static double
-counted_bytes (const weft_plan *plan, int memory)
+counted_bytes (const weft_row_job *row, const weft_plan *plan)
 {
+  int memory = row->memory;
   double most = 0;
 
   for (uint32_t role = 0; role < plan->n_roles; role++) {
     double libraries = (double) weft_plan_reserved_bytes (plan, role), used, reserved;
     if (plan->job.stack.live_memory) {
-      struct weft_allocated allocated = weft_allocator_run (&plan->job, plan->role[role]);
+      struct weft_allocated allocated =
+          row->peak == WEFT_PEAK_FIRST_STEP
+              ? weft_allocator_run_first (&plan->job, plan->role[role])
+              : weft_allocator_run (&plan->job, plan->role[role]);
       used = allocated.peak;
       reserved = weft_allocator_reserved (&plan->job, &allocated, libraries);
     } else
@@ -146,6 +152,6 @@ weft_row_plans_bytes (const weft_row_plans *row)
   double bytes[2];
 
   for (uint32_t i = 0; i < row->shortened.n; i++)
-    bytes[i] = counted_bytes (row->plan[i], row->job->memory);
+    bytes[i] = counted_bytes (row->job, row->plan[i]);
   return weft_shortened_bytes (&row->shortened, bytes);
 }

@@ -18,6 +18,8 @@ struct replay {
   const struct weft_job *job;
   const weft_program *p;
   const union weft_stack *stack;
+  gboolean first;  /* the step is the first of a run */
+  uint32_t update; /* the first kernel of Adam, or WEFT_NO_OP */
   double permanent[WEFT_N_BUF_KIND];
   GArray *held; /* array of struct held */
 };
@@ -84,6 +86,18 @@ last_gradient (const weft_program *p)
   return 0;
 }
 
+/* The first or the last kernel of Adam; WEFT_NO_OP if there is none. */
+static uint32_t
+update_op (const weft_program *p, gboolean last)
+{
+  for (uint32_t i = 0; i < p->n_op; i++) {
+    uint32_t op = last ? p->n_op - 1 - i : i;
+    if (p->op[op].kind == WEFT_OP_ADAM)
+      return op;
+  }
+  return WEFT_NO_OP;
+}
+
 /* Holds a sum of gradients in the training precision: during the whole step, or from the first
  * backward pass to the reduction. */
 static void
@@ -129,21 +143,61 @@ weft_allocator_holds (const struct weft_job *job, const weft_program *p, const s
          !is_copy_of_gradients (&job->stack, p, b);
 }
 
+/* Number of elements of the gradients of one microbatch that exist in the training precision
+ * besides their fp32 sum. */
+static double
+doubled_gradients (const struct replay *r)
+{
+  double sum = 0;
+
+  for (uint32_t i = 0; i < r->p->n_buf; i++) {
+    const struct weft_buf *b = &r->p->buf[i];
+    if (r->stack->keeps_narrow_gradients && b->kind == WEFT_BUF_GRADIENTS && b->permanent &&
+        b->base == WEFT_NO_BUF && b->dtype == WEFT_FP32)
+      sum += elements (b);
+  }
+  return sum;
+}
+
+/* Number of elements of the largest parameter. */
+static double
+largest_parameter (const struct replay *r)
+{
+  double most = 0;
+
+  for (uint32_t i = 0; i < r->p->n_param; i++)
+    most = fmax (most, (double) (r->p->param[i].rows * r->p->param[i].columns));
+  return most;
+}
+
+/* Bytes of the largest block of the norm of ZeRO, which converts the part of one gradient after
+ * another that the rank updates, `updated` elements in all, to fp64; 0: there is none. */
+static double
+norm_block (const struct replay *r, double updated)
+{
+  if (r->stack->flat_update != FLAT_AS_DEEPSPEED || doubled_gradients (r) > 0)
+    return 0;
+  return sizeof (double) * fmin (updated, largest_parameter (r));
+}
+
 /* Adds the flat buffer of gradients in the training precision that software uses besides an fp32
- * copy, for the time of the op that writes the copy. */
+ * copy, for the time of the op that writes the copy, unless the block of the norm, which is free
+ * then, has room for it. */
 static void
 hold_flat_gradients (struct replay *r, const struct weft_buf *copy, uint32_t op)
 {
   double bytes = r->stack->flat_gradient_bytes * elements (copy);
 
-  if (bytes > 0)
+  if (bytes > norm_block (r, elements (copy)))
     hold_flat (r, WEFT_BUF_GRADIENTS, bytes, op, op);
 }
 
-/* Holds the parts of converted weights and the copies of gradients while ops use them. */
+/* Holds the parts of converted weights while ops use them, and the copies of gradients until the
+ * last kernel of the update. */
 static void
 hold_used (struct replay *r)
 {
+  uint32_t update = update_op (r->p, TRUE);
   g_autofree uint32_t *first = g_new (uint32_t, r->p->n_buf + 1),
                       *last = g_new0 (uint32_t, r->p->n_buf + 1);
 
@@ -159,7 +213,7 @@ hold_used (struct replay *r)
       if (!is_copy_of_gradients (r->stack, r->p, &r->p->buf[owner]))
         continue;
       first[owner] = MIN (first[owner], op);
-      last[owner] = op;
+      last[owner] = update == WEFT_NO_OP ? op : MAX (op, update);
     }
   for (uint32_t i = 0; i < r->p->n_buf; i++)
     if (first[i] != WEFT_NO_OP) {
@@ -215,6 +269,31 @@ is_narrow_gradient (const struct weft_buf *b)
   return b->kind == WEFT_BUF_GRADIENTS && b->dtype != WEFT_FP32;
 }
 
+/* Whether a buffer is optimizer state that the first update allocates. */
+static gboolean
+comes_with_update (const struct replay *r, const struct weft_buf *b)
+{
+  const char *name = r->p->name[b->name];
+
+  return r->first && r->update != WEFT_NO_OP && r->stack->late_moments &&
+         b->kind == WEFT_BUF_OPTIMIZER && !g_str_equal (name, WEFT_FP32_WEIGHTS) &&
+         !g_str_equal (name, WEFT_FP32_GRADIENTS);
+}
+
+/* Holds a buffer of the program that the software has as long as the program. */
+static void
+hold_buffer (struct replay *r, const struct weft_buf *b)
+{
+  if (b->permanent && is_narrow_gradient (b))
+    hold_gradient (r, permanent_bytes (r, b));
+  else if (b->permanent && comes_with_update (r, b))
+    hold (r, b->kind, permanent_bytes (r, b), r->update, r->p->n_op - 1);
+  else if (b->permanent)
+    keep (r, b->kind, permanent_bytes (r, b));
+  else if (b->first != WEFT_NO_OP)
+    hold (r, b->kind, (double) b->bytes, b->first, b->last);
+}
+
 static void
 hold_buffers (struct replay *r)
 {
@@ -223,12 +302,7 @@ hold_buffers (struct replay *r)
     if (b->base != WEFT_NO_BUF || b->pool == WEFT_POOL_HOST ||
         !weft_allocator_holds (r->job, r->p, b))
       continue;
-    if (b->permanent && is_narrow_gradient (b))
-      hold_gradient (r, permanent_bytes (r, b));
-    else if (b->permanent)
-      keep (r, b->kind, permanent_bytes (r, b));
-    else if (b->first != WEFT_NO_OP)
-      hold (r, b->kind, (double) b->bytes, b->first, b->last);
+    hold_buffer (r, b);
   }
 }
 
@@ -272,22 +346,6 @@ hold_dummies (struct replay *r)
     if (!param->frozen && is_layer_matrix (param) && is_first_of_shape (r->p, i))
       keep (r, WEFT_BUF_GRADIENTS, bytes * (double) (matrix_rows (param) * param->columns));
   }
-}
-
-/* Number of elements of the gradients of one microbatch that exist in the training precision
- * besides their fp32 sum. */
-static double
-doubled_gradients (const struct replay *r)
-{
-  double sum = 0;
-
-  for (uint32_t i = 0; i < r->p->n_buf; i++) {
-    const struct weft_buf *b = &r->p->buf[i];
-    if (r->stack->keeps_narrow_gradients && b->kind == WEFT_BUF_GRADIENTS && b->permanent &&
-        b->base == WEFT_NO_BUF && b->dtype == WEFT_FP32)
-      sum += elements (b);
-  }
-  return sum;
 }
 
 /* Holds the gradients of one microbatch in the training precision, besides their fp32 sum. If each
@@ -338,17 +396,6 @@ hold_end_gradients (struct replay *r)
       hold_contribution (r, op, operand (r, op, 2));
 }
 
-/* Number of elements of the largest parameter. */
-static double
-largest_parameter (const struct replay *r)
-{
-  double most = 0;
-
-  for (uint32_t i = 0; i < r->p->n_param; i++)
-    most = fmax (most, (double) (r->p->param[i].rows * r->p->param[i].columns));
-  return most;
-}
-
 /* Holds the flat buffers into which gradients are copied for their reduction, at most as large as
  * all gradients. Software that adds gradients of each microbatch to an fp32 sum converts one tensor
  * at a time, and reduces the sum in place. */
@@ -372,17 +419,41 @@ hold_reduction_copies (struct replay *r)
 }
 
 /* Holds what the norm of ZeRO needs beside the block of the fp32 gradients of `updated` elements,
- * which it uses before them: it converts the part of one gradient after another that the rank
- * updates to fp64. */
+ * which it uses before them. */
 static void
 hold_norm (struct replay *r, double updated, uint32_t op)
 {
-  double copy = sizeof (double) * fmin (updated, largest_parameter (r));
-  double converted = weft_dtype_bytes (WEFT_FP32) * updated;
-  gboolean copies = r->stack->flat_update == FLAT_AS_DEEPSPEED && doubled_gradients (r) == 0;
+  double block = norm_block (r, updated), converted = weft_dtype_bytes (WEFT_FP32) * updated;
 
-  if (copies && copy > converted)
-    hold_flat (r, WEFT_BUF_GRADIENTS, copy - converted, op, op);
+  if (block > converted)
+    hold_flat (r, WEFT_BUF_GRADIENTS, block - converted, op, op);
+}
+
+/* The share of a role's parameters that are stored in fp8: the matrices of layers. */
+static double
+fp8_share (const struct replay *r)
+{
+  double matrices = 0, all = 0;
+
+  for (uint32_t i = 0; i < r->p->n_param; i++) {
+    const struct weft_param *param = &r->p->param[i];
+    double n = (double) (param->rows * param->columns);
+    matrices += is_layer_matrix (param) ? n : 0;
+    all += n;
+  }
+  return all > 0 ? matrices / all : 0;
+}
+
+/* Holds the copies of the fp32 weights from which the software makes the weights that it stores in
+ * fp8, all at a time, after the last kernel of the update, which handles `updated` elements. */
+static void
+hold_fp8_copies (struct replay *r, double updated, uint32_t op)
+{
+  const union weft_strategy *k = &r->job->strategy;
+  gboolean stored = k->fp8_param_gather || weft_job_fp8_lifetime (r->job) == WEFT_FP8_ALWAYS;
+
+  if (stored && !k->reuse_grad_buf_for_mxfp8_param_ag)
+    hold (r, WEFT_BUF_WORKSPACE, r->stack->fp8_copy_bytes * fp8_share (r) * updated, op, op);
 }
 
 /* Holds the intermediate tensors of the update, from its first kernel to its last. PyTorch's
@@ -403,6 +474,7 @@ hold_update (struct replay *r)
   }
   if (first == WEFT_NO_OP)
     return;
+  hold_fp8_copies (r, sum, last);
   if (shards_weights (r)) {
     hold (r, WEFT_BUF_WORKSPACE, r->stack->update_bytes * sum, first, last);
     keep (r, WEFT_BUF_WEIGHTS, r->stack->shard_copy_bytes * sum);
@@ -515,12 +587,14 @@ peak_of (const struct replay *r)
   return result;
 }
 
-struct weft_allocated
-weft_allocator_run (const struct weft_job *job, const weft_program *p)
+static struct weft_allocated
+replay_step (const struct weft_job *job, const weft_program *p, gboolean first)
 {
   struct replay r = { .job = job,
                       .p = p,
                       .stack = &job->stack,
+                      .first = first,
+                      .update = update_op (p, FALSE),
                       .held = g_array_new (FALSE, FALSE, sizeof (struct held)) };
 
   hold_buffers (&r);
@@ -534,6 +608,18 @@ weft_allocator_run (const struct weft_job *job, const weft_program *p)
   struct weft_allocated result = peak_of (&r);
   g_array_unref (r.held);
   return result;
+}
+
+struct weft_allocated
+weft_allocator_run (const struct weft_job *job, const weft_program *p)
+{
+  return replay_step (job, p, FALSE);
+}
+
+struct weft_allocated
+weft_allocator_run_first (const struct weft_job *job, const weft_program *p)
+{
+  return replay_step (job, p, TRUE);
 }
 
 double

@@ -24,6 +24,12 @@ struct weft_allocated {
 
 struct weft_allocated weft_allocator_run (const struct weft_job *job, const weft_program *program);
 
+/* The same for the first step of a run. With late_moments the state of the optimizer except for the
+ * fp32 weights exists only from the first update on, so a step that fits may be followed by one
+ * that does not. */
+struct weft_allocated weft_allocator_run_first (const struct weft_job *job,
+                                                const weft_program *program);
+
 /* Bytes that the allocator has obtained from the driver. Blocks of activations serve one op after
  * another, and some of them are lost to fragments (cached_share). Flat tensors of the update have a
  * block each, because no freed block of an activation is large enough for them, and the blocks of

@@ -26,6 +26,9 @@
  * content is kept from step to step, like weights. */
 #define WEFT_AMAX_SUFFIX ".amax"
 
+/* Name of the flat buffers with the fp32 weights of the optimizer. */
+#define WEFT_FP32_WEIGHTS "master"
+
 /* Name of the flat buffers with fp32 copies of the reduced gradients. */
 #define WEFT_FP32_GRADIENTS "grad_fp32"
 /* name of the buffer of weights that one microbatch has converted to another dtype */

@@ -229,6 +229,12 @@ deepspeed_frees_gradients_and_takes_the_norm_in_fp64 (void **state)
   assert_true (shard > table && 8 * table > 4 * shard);
   assert_true (fabs (run (JOB, deepspeed).flat - run (JOB, flat).flat - (8 * table - 4 * shard)) <
                1e-3 * table);
+  /* the block of the norm also has room for a flat copy in 16 bits, but not for twice as much */
+  g_autofree char *copied = g_strconcat (deepspeed, " flat_gradient_bytes=2", NULL);
+  g_autofree char *wider = g_strconcat (deepspeed, " flat_gradient_bytes=8", NULL);
+  assert_true (8 * table < 8 * shard);
+  assert_true (run (JOB, copied).flat == run (JOB, deepspeed).flat);
+  assert_true (fabs (run (JOB, wider).flat - run (JOB, deepspeed).flat - 8 * shard) < 1e-3 * shard);
   assert_true (fabs (run (JOB, flat).permanent - run (JOB, deepspeed).permanent - 2 * all) <
                1e-3 * all);
 }
@@ -338,6 +344,64 @@ converted_weights_are_kept_for_a_step (void **state)
   assert_true (run (fsdp2, "fp8_weight_lifetime=2").peak == run (fsdp2, short_lived).peak);
 }
 
+/* Bytes of Adam's moments in a program. */
+static double
+moment_bytes (const weft_program *p)
+{
+  double bytes = 0;
+
+  for (uint32_t i = 0; i < p->n_buf; i++)
+    if (g_str_has_prefix (p->name[p->buf[i].name], "exp_avg") && p->buf[i].base == WEFT_NO_BUF)
+      bytes += (double) p->buf[i].bytes;
+  return bytes;
+}
+
+/* With late_moments the passes of the first step need less memory by Adam's moments, but its update
+ * needs as much as that of every step. */
+static void
+the_first_update_allocates_moments (void **state)
+{
+  const char *early = JOB "gpus=1 loss_logit_bytes=8 ";
+  g_autoptr (weft_plan) plan = weft_test_plan ("%slate_moments=1", early);
+  g_autoptr (weft_plan) old = weft_test_plan ("%slate_moments=0", early);
+  const weft_program *p = plan->role[0];
+  struct weft_allocated first = weft_allocator_run_first (&plan->job, p),
+                        later = weft_allocator_run (&plan->job, p);
+  double moments = moment_bytes (p);
+
+  (void) state;
+  /* Beside the moments a few numbers, such as the gradient norm, are state of the optimizer. */
+  assert_true (moments > 1e6);
+  assert_true (fabs (later.permanent - first.permanent - moments) < 1e3);
+  assert_int_not_equal (p->op[later.op].kind, WEFT_OP_ADAM);
+  assert_true (later.peak > first.peak);
+  assert_true (first.peak >= fmax (later.peak - moments - 1e3, later.permanent));
+  assert_true (weft_allocator_run (&old->job, old->role[0]).peak == later.peak);
+  assert_true (weft_allocator_run_first (&old->job, old->role[0]).peak == later.peak);
+}
+
+/* Weights that are stored in fp8 are made from copies of all fp32 weights, which exist at the end
+ * of the update. Without moments in the passes, that is where the memory of this job peaks. */
+static void
+fp8_weights_are_made_from_copies_of_all_weights (void **state)
+{
+  const char *words = "model=llama-nano num_layers=8 topology=dgx-h100 precision=fp8 gpus=1 "
+                      "seq_length=8 max_position_embeddings=8 global_batch_size=1 live_memory=1 "
+                      "allocator_block=1 own_kernels=0 late_moments=1 ";
+  g_autoptr (weft_plan) plan = weft_test_plan ("%sfp8_weight_lifetime=3", words);
+  g_autoptr (weft_plan) copies =
+      weft_test_plan ("%sfp8_weight_lifetime=3 fp8_copy_bytes=2", words);
+  g_autoptr (weft_plan) kept = weft_test_plan ("%sfp8_weight_lifetime=2 fp8_copy_bytes=2", words);
+  g_autoptr (weft_plan) none = weft_test_plan ("%sfp8_weight_lifetime=2", words);
+  double more = weft_allocator_run_first (&copies->job, copies->role[0]).peak -
+                weft_allocator_run_first (&plan->job, plan->role[0]).peak;
+
+  (void) state;
+  assert_true (fabs (more / (2 * converted_bytes (plan->role[0])) - 1) < 1e-3);
+  assert_true (weft_allocator_run_first (&kept->job, kept->role[0]).peak ==
+               weft_allocator_run_first (&none->job, none->role[0]).peak);
+}
+
 static const struct CMUnitTest tests[] = {
   cmocka_unit_test (a_plan_counts_blocks_instead_of_an_arena),
   cmocka_unit_test (blocks_in_use_are_live_buffers),
@@ -354,5 +418,7 @@ static const struct CMUnitTest tests[] = {
   cmocka_unit_test (renewed_gradients_have_two_sets_of_blocks),
   cmocka_unit_test (shards_exist_in_two_precisions),
   cmocka_unit_test (shards_may_be_narrow),
+  cmocka_unit_test (the_first_update_allocates_moments),
+  cmocka_unit_test (fp8_weights_are_made_from_copies_of_all_weights),
 };
 WEFT_TESTS (tests)

@@ -1,12 +1,14 @@
-/* Steps of published runs that are not one run of a pipeline between two waits of all ranks: keys
- * measured.runs and measured.steps of planner/assumptions.h. */
+/* Steps of published runs that are not one run of a pipeline between two waits of all ranks, and
+ * the memory of the first step: keys measured.runs, measured.steps and measured.peak of
+ * planner/assumptions.h. */
 #include "planner/row_plans.h"
 #include "tests/runner/folder.h"
 #include "tests/runner/runner.h"
+#include <math.h>
 
-/* The predicted seconds of a published run with further rules; 0 if no plans can be made. */
-static double
-seconds_with (const char *folder, const char *id, const char *rules)
+/* The plans of a published run with further rules; NULL if none can be made. */
+static weft_row_plans *
+plans_with (const char *folder, const char *id, const char *rules)
 {
   g_autofree char *path = g_build_filename (folder, "a.ini", NULL), *bundled = NULL;
   g_autoptr (weft_published) table =
@@ -21,8 +23,15 @@ seconds_with (const char *folder, const char *id, const char *rules)
   assert_non_null (assumptions);
   while (!g_str_equal (weft_published_cell (table, row, WEFT_COLUMN_id), id))
     row++;
-  g_autoptr (weft_row_plans) plans =
-      weft_row_plans_new (weft_row_job_new (assumptions, table, row, NULL), NULL);
+  return weft_row_plans_new (weft_row_job_new (assumptions, table, row, NULL), NULL);
+}
+
+/* The predicted seconds of such a run; 0 if no plans can be made. */
+static double
+seconds_with (const char *folder, const char *id, const char *rules)
+{
+  g_autoptr (weft_row_plans) plans = plans_with (folder, id, rules);
+
   return plans ? weft_row_plans_seconds (plans, &weft_exec_clock, NULL) : 0;
 }
 
@@ -54,10 +63,25 @@ steps_that_overlap_take_the_time_of_the_busiest_rank (void **state)
   assert_true (period > 0.8 * step);
 }
 
+/* The golden values of Megatron-LM have the memory after each step (golden_values_dev_dgx_h100.json
+ * of gpt3_7b_tp4_pp1_memory_speed): 50.29e9 bytes after the first, 57.14e9 after the others. */
+static void
+the_first_step_needs_less_memory_than_later_ones (void **state)
+{
+  g_autoptr (weft_row_plans) later = plans_with (*state, "mcoregold-004", "");
+  g_autoptr (weft_row_plans) first = plans_with (
+      *state, "mcoregold-004", "[id = mcoregold-004]\nmeasured.peak = first_step\n");
+
+  assert_true (fabs (weft_row_plans_bytes (later) / 57143791616.0 - 1) < 0.02);
+  assert_true (fabs (weft_row_plans_bytes (first) / 50289487872.0 - 1) < 0.02);
+}
+
 static const struct CMUnitTest tests[] = {
   cmocka_unit_test_setup_teardown (a_step_of_several_runs_fills_its_pipeline_in_each,
                                    weft_test_folder_make, weft_test_folder_remove),
   cmocka_unit_test_setup_teardown (steps_that_overlap_take_the_time_of_the_busiest_rank,
+                                   weft_test_folder_make, weft_test_folder_remove),
+  cmocka_unit_test_setup_teardown (the_first_step_needs_less_memory_than_later_ones,
                                    weft_test_folder_make, weft_test_folder_remove),
 };
 

@@ -155,7 +155,7 @@ build_states (struct weft_step *s)
   for (size_t i = 0; i < G_N_ELEMENTS (views); i++)
     *views[i] = no_views (s);
   const struct state states[] = {
-    { "master", WEFT_FP32, 1, o->master, is_narrow },
+    { WEFT_FP32_WEIGHTS, WEFT_FP32, 1, o->master, is_narrow },
     { "exp_avg", WEFT_FP32, 1, o->m, has_moments },
     { "exp_avg_sq", WEFT_FP32, 1, o->v, has_moments },
     { "state1", WEFT_UINT8, 1, o->m, has_codes },
