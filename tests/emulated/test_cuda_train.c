@@ -16,9 +16,9 @@
  * another random order. */
 enum { IN_ORDER, SHUFFLED = 7 };
 
-/* Only every SPARSE-th case runs with sanitizers, because switching between emulated threads is
- * then ten times slower. */
-#define SPARSE (WEFT_ADDRESS_SANITIZER || WEFT_THREAD_SANITIZER ? 9 : 1)
+/* Only every SPARSE-th case runs, all with `./weft test --long`. With sanitizers, switching between
+ * emulated threads is ten times slower. */
+#define SPARSE (WEFT_ADDRESS_SANITIZER || WEFT_THREAD_SANITIZER ? 9 : weft_tests_cases (2, 1))
 
 #define ZERO1 "use_distributed_optimizer=true overlap_grad_reduce=true overlap_param_gather=true "
 #define FP32 "precision=fp32 "
