@@ -517,10 +517,10 @@ order_by_start (struct fitting *f)
 }
 
 /* Returns the first place on the axis from which on every op that is the first user of a buffer may
- * reuse the bytes of a free range with at least this readiness. If an op may reuse the bytes, so
- * may later ops of its lane; ops before the last use of the bytes may not. */
+ * reuse the bytes of a free range, with added dependencies that do not delay it. If an op may reuse
+ * the bytes, so may later ops of its lane; ops before the last use of the bytes may not. */
 static uint32_t
-free_from (const struct fitting *f, const struct gap *gap, enum readiness least)
+free_from (const struct fitting *f, const struct gap *gap)
 {
   uint32_t from = 0, last = 0;
 
@@ -534,7 +534,7 @@ free_from (const struct fitting *f, const struct gap *gap, enum readiness least)
       from = MAX (from, f->place[last_op (f->m, gap, lane)] + 1);
     while (low < high) {
       guint middle = (low + high) / 2;
-      if (op[middle] > last && readiness (f->m, gap, op[middle]) >= least)
+      if (op[middle] > last && readiness (f->m, gap, op[middle]) >= WITH_EDGES)
         high = middle;
       else
         low = middle + 1;
@@ -557,7 +557,7 @@ pieces_of (const struct fitting *f, enum weft_pool pool)
       continue;
     struct weft_fit_piece piece = { .bytes = align (b->bytes),
                                     .first = f->place[b->first],
-                                    .end = free_from (f, &f->m->last_use[i], WITH_EDGES) };
+                                    .end = free_from (f, &f->m->last_use[i]) };
     g_array_append_val (pieces, piece);
   }
   return pieces;
