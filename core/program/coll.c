@@ -267,7 +267,7 @@ plan_with (const struct weft_coll_algorithm *a, const struct weft_coll_shape *s,
   double busy = fmax (known, terms.hidden);
   double chunk = a->relays ? weft_coll_chunk_latency (s, stack, protocol) : 0;
   t->estimate = t->latency + known;
-  t->seconds = t->latency + busy + 2 * sqrt (chunk * busy);
+  t->seconds = t->latency + busy + 2 * sqrt (chunk * busy) + terms.fill;
   return TRUE;
 }
 

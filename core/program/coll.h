@@ -18,8 +18,9 @@
  *              and one step per phase.  (n-g)/(n-1) of the bytes that a rank sends leave the node.
  *   shift      every rank sends S to the next rank: one step of a ring over all GPUs in order.
  *   nvls       all_reduce in the switches of NVLink: a GPU sends and receives S for the sums and
- *              S / g for the results, in one step; between nodes the double binary trees run.
- *              (NVLink SHARP; NCCL's algorithms NVLS and NVLSTree.)
+ *              S / h for the results of h <= 32 heads, in one step, in loops of chunks; between
+ *              nodes the double binary trees run.  (NVLink SHARP; NCCL's algorithms NVLS and
+ *              NVLSTree.)
  *   pat        all_gather and reduce_scatter of groups with one rank per node in log2 k steps, at
  *              3/4 of the rate of the ring.  (NCCL 2.23.)
  *
@@ -43,7 +44,13 @@
  *
  * A small tensor uses few of NCCL's channels (src/enqueue.cc).  In LL, every channel in use carries
  * collective_channel_bytes_ll of each rank of a ring, so a larger tensor takes at least as long as
- * one channel needs for these bytes.  Before NCCL 2.20, an NVLS channel took collective_nvls_chunk
+ * one channel needs for these bytes.
+ *
+ * NVLS works in loops, in which every channel handles a chunk of every head: l loops of t / l
+ * seconds.  A loop passes three stages, so the first and the last loop add 2 t / l, and each loop
+ * waits c seconds.  There are few loops of large chunks: 16 channels, 8 heads and chunks of 64 KiB
+ * make loops of 8 MiB, and the 32 channels and 32 heads of a large NVLink domain loops of 64 MiB
+ * (calcCollChunking() of src/enqueue.cc).  Before NCCL 2.20, a channel took collective_nvls_chunk
  * bytes of each rank before the next channel got any.
  *
  * Flows of many nodes collide at switches: bytes between k nodes take 1 + congestion * log2 k times

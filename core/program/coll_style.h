@@ -17,6 +17,9 @@ struct weft_coll_terms {
   double least;
   /* hidden: another lower limit, which the estimate of the library does not include (coll.h) */
   double hidden;
+  /* fill: seconds in addition to the transfer, while a pipeline of chunks fills and drains; the
+   * estimate of the library does not include them */
+  double fill;
 };
 
 struct weft_coll_algorithm {
@@ -56,6 +59,14 @@ struct weft_coll_style {
 };
 
 extern const struct weft_coll_style weft_coll_tiers, weft_coll_grid;
+
+/* Algorithm nvls of tiers (coll_nvls.c). */
+extern const struct weft_coll_algorithm weft_coll_nvls;
+
+/* Multiples of the tensor that a node sends to other nodes in two binary trees, and the links
+ * between nodes that a piece passes on its way up and down. */
+double weft_coll_tree_share (const struct weft_coll_shape *s);
+uint32_t weft_coll_tree_hops (const struct weft_coll_shape *s);
 
 /* In a group over several nodes the host posts every message to the NIC: a step inside a node takes
  * at least as long as the post. */

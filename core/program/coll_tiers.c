@@ -129,10 +129,18 @@ adjust_ring (const struct weft_coll_shape *s, const union weft_stack *stack,
  * children in one tree and is a leaf of the other tree: 2 S. Two nodes have one neighbour in each
  * tree: S. Three nodes form two chains, whose middles differ: 3/2 S.  (ncclGetDtree in
  * src/graph/trees.cc of NVIDIA/nccl.) */
-static double
-tree_share (const struct weft_coll_shape *s)
+double
+weft_coll_tree_share (const struct weft_coll_shape *s)
 {
   return fmin (s->side[WEFT_WAY_REMOTE], 4) / 2;
+}
+
+uint32_t
+weft_coll_tree_hops (const struct weft_coll_shape *s)
+{
+  uint32_t nodes = s->side[WEFT_WAY_REMOTE];
+
+  return nodes > 1 ? 2 * (uint32_t) ceil (log2 (nodes)) : 0;
 }
 
 static gboolean
@@ -141,69 +149,16 @@ tree_bytes (enum weft_op_kind kind, const struct weft_coll_shape *s, double whol
 {
   split (s, whole * 2, 1.0 / s->side[WEFT_WAY_LOCAL], bytes);
   if (s->side[WEFT_WAY_REMOTE] > 1)
-    bytes[WEFT_WAY_REMOTE] = whole * tree_share (s) / s->side[WEFT_WAY_LOCAL];
+    bytes[WEFT_WAY_REMOTE] = whole * weft_coll_tree_share (s) / s->side[WEFT_WAY_LOCAL];
   return kind == WEFT_OP_ALL_REDUCE && s->uniform;
 }
 
 static void
 tree_steps (enum weft_op_kind kind, const struct weft_coll_shape *s, uint32_t steps[WEFT_MAX_AXES])
 {
-  uint32_t nodes = s->side[WEFT_WAY_REMOTE];
-
   (void) kind;
   steps[WEFT_WAY_LOCAL] = 2 * (s->side[WEFT_WAY_LOCAL] - 1);
-  steps[WEFT_WAY_REMOTE] = nodes > 1 ? 2 * (uint32_t) ceil (log2 (nodes)) : 0;
-}
-
-/* Bytes on the NVLink of each GPU. The switches of a node read S from every GPU, return the sums of
- * S / g to each GPU, and multicast the g results: S + S / g bytes in each direction. Between nodes
- * the double binary trees of tree_share() run. */
-static gboolean
-nvls_bytes (enum weft_op_kind kind, const struct weft_coll_shape *s, double whole,
-            double bytes[WEFT_MAX_WAYS])
-{
-  uint32_t local = s->side[WEFT_WAY_LOCAL];
-
-  if (kind != WEFT_OP_ALL_REDUCE || !s->uniform || local < 2 ||
-      s->cluster->f.node_intra != WEFT_NVLINK || s->cluster->f.node_nvls_bandwidth <= 0)
-    return FALSE;
-  bytes[WEFT_WAY_LOCAL] = whole * (1 + 1.0 / local);
-  bytes[WEFT_WAY_REMOTE] = s->side[WEFT_WAY_REMOTE] > 1 ? whole * tree_share (s) / local : 0;
-  return TRUE;
-}
-
-static void
-nvls_steps (enum weft_op_kind kind, const struct weft_coll_shape *s, uint32_t steps[WEFT_MAX_AXES])
-{
-  tree_steps (kind, s, steps);
-  steps[WEFT_WAY_LOCAL] = 1;
-}
-
-/* Bytes of the tensor for which the fullest channel takes as long as for `whole` bytes. A channel
- * takes a chunk of each rank before the next channel gets any. Without such chunks all channels
- * have the same share. */
-static double
-nvls_filled (const struct weft_coll_shape *s, const union weft_stack *stack, double whole)
-{
-  double chunks = stack ? stack->collective_nvls_chunk * s->side[WEFT_WAY_LOCAL] : 0;
-
-  return chunks > 0 ? fmax (whole, fmin (whole, chunks) * stack->collective_sms) : whole;
-}
-
-/* The latency of the NVLink switches includes the base latency. */
-static void
-adjust_nvls (const struct weft_coll_shape *s, const union weft_stack *stack,
-             enum weft_protocol protocol, double whole, const double bytes[WEFT_MAX_WAYS],
-             struct weft_coll_terms *terms)
-{
-  const union weft_cluster_fields *c = &s->cluster->f;
-
-  (void) protocol;
-  terms->base = 0;
-  terms->step[WEFT_WAY_LOCAL] = c->node_nvls_latency;
-  terms->least = bytes[WEFT_WAY_LOCAL] / c->node_nvls_bandwidth;
-  if (whole > 0)
-    terms->hidden = terms->least * nvls_filled (s, stack, whole) / whole;
+  steps[WEFT_WAY_REMOTE] = weft_coll_tree_hops (s);
 }
 
 /* PAT (parallel aggregated trees): each rank sends the bytes of a ring, in log2 k steps. Requires
@@ -263,16 +218,15 @@ direct_steps (enum weft_op_kind kind, const struct weft_coll_shape *s,
 static const struct weft_coll_algorithm
     ring = { "ring", ring_bytes, ring_steps, adjust_ring, CHOICE (RING) },
     tree = { "tree", tree_bytes, tree_steps, CHOICE (TREE) },
-    nvls = { "nvls", nvls_bytes, nvls_steps, adjust_nvls, CHOICE (NVLS), .simple = TRUE },
     pat = { "pat", pat_bytes, pat_steps, adjust_pat, CHOICE (PAT), .simple = TRUE },
     direct = { "direct", direct_bytes, direct_steps, .simple = TRUE };
 
 static const struct weft_coll_algorithm *const *
 algorithms (enum weft_op_kind kind, enum weft_coll_choice choice)
 {
-  static const struct weft_coll_algorithm *const quick[] = { &ring, &tree, &nvls, &pat, NULL },
-                                                 *const at_once[] = { &direct, NULL },
-                                                 *const pinned[] = { &ring, NULL };
+  static const struct weft_coll_algorithm
+      *const quick[] = { &ring, &tree, &weft_coll_nvls, &pat, NULL },
+      *const at_once[] = { &direct, NULL }, *const pinned[] = { &ring, NULL };
 
   if (weft_op_swaps (kind) || weft_coll_sums_at_owner (kind, choice))
     return at_once;

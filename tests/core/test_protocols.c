@@ -59,10 +59,8 @@ each_protocol_has_its_latency_and_its_flags (void **state)
                    ll128 = stack_of ("ll128", "ring");
 
   (void) state;
-  assert_near (plan_of (&c, &simple, WEFT_OP_ALL_GATHER, 80e6).seconds,
-               38e-6 + 70e6 / MADE_PORT);
-  assert_near (plan_of (&c, &ll, WEFT_OP_ALL_GATHER, 80e6).seconds,
-               13e-6 + 2 * 70e6 / MADE_PORT);
+  assert_near (plan_of (&c, &simple, WEFT_OP_ALL_GATHER, 80e6).seconds, 38e-6 + 70e6 / MADE_PORT);
+  assert_near (plan_of (&c, &ll, WEFT_OP_ALL_GATHER, 80e6).seconds, 13e-6 + 2 * 70e6 / MADE_PORT);
   assert_near (plan_of (&c, &ll128, WEFT_OP_ALL_GATHER, 90e6).seconds,
                22e-6 + 128. / 120 * 78.75e6 / MADE_PORT);
   c.f.node_ll_bandwidth = 10e9;
@@ -119,25 +117,79 @@ a_small_tensor_uses_few_channels (void **state)
   assert_near (plan_of (&nodes, &ll, WEFT_OP_ALL_GATHER, 80e3).seconds, between);
 }
 
-/* 16 channels take 16 kB of each of 8 ranks one after another: 128 kB fill the first one, 2048 kB
- * all. GPUs exchange 9/8 of the tensor with the switches. */
+/* Nodes with 16 channels. 8 GPUs exchange 9/8 of a tensor with the switches at 50 GB/s. */
+static struct weft_cluster
+with_switches (uint32_t nodes, uint32_t gpus)
+{
+  struct weft_cluster c = cluster_of (nodes, gpus);
+
+  c.f.node_nvls_bandwidth = 50e9;
+  c.f.node_nvls_latency = 25e-6;
+  return c;
+}
+
+#define KIB 1024.
+#define SWITCHES(bytes) ((bytes) *1.125 / 50e9)
+
+/* Chunks of 16, 32, 64 and 128 KiB make loops of 2, 4, 8 and 16 MiB. Two loops are exposed, and
+ * each loop after the first waits 3 us. */
+static void
+switches_work_in_loops_of_chunks (void **state)
+{
+  struct weft_cluster c = with_switches (1, 8);
+  union weft_stack nvls = stack_of ("simple", "nvls");
+  static const struct {
+    double mib, loop;
+  } cases[] = { { 1, 1 }, { 2, 2 }, { 7, 2 }, { 8, 4 }, { 64, 8 }, { 1023, 8 }, { 1024, 16 } };
+
+  (void) state;
+  nvls.collective_chunk_latency = 3e-6;
+  for (unsigned i = 0; i < G_N_ELEMENTS (cases); i++) {
+    double mib = KIB * KIB, loops = cases[i].mib / cases[i].loop;
+    assert_near (plan_of (&c, &nvls, WEFT_OP_ALL_REDUCE, cases[i].mib * mib).seconds,
+                 25e-6 + SWITCHES ((cases[i].mib + 2 * cases[i].loop) * mib) + (loops - 1) * 3e-6);
+  }
+  c.f.node_nvls_channels = 32;
+  assert_near (plan_of (&c, &nvls, WEFT_OP_ALL_REDUCE, 4 * KIB * KIB).seconds,
+               25e-6 + SWITCHES (12 * KIB * KIB));
+}
+
+/* 32 of 72 GPUs are heads, whose ports carry what leaves the node. Two nodes have chunks of 64 KiB
+ * for 256 MiB, and 128 KiB for 512 MiB. A hop of the trees forwards the chunks of 16 channels of a
+ * head at the rate of its port. */
+static void
+few_gpus_of_a_large_node_add (void **state)
+{
+  struct weft_cluster one = with_switches (1, 72), two = with_switches (2, 72);
+  union weft_stack nvls = stack_of ("simple", "nvls");
+  double mib = KIB * KIB, rate = 50e9 / (1 + 1 / 32.), port = two.f.node_nic_bandwidth;
+
+  (void) state;
+  assert_near (plan_of (&one, &nvls, WEFT_OP_ALL_REDUCE, 256 * mib).seconds,
+               25e-6 + (256 + 2 * 32) * mib / rate);
+  struct weft_traffic t = plan_of (&two, &nvls, WEFT_OP_ALL_REDUCE, 255 * mib);
+  assert_near (t.bytes[WEFT_WAY_REMOTE], 255 / 32. * mib);
+  assert_near (t.seconds, t.latency + (255 + 2 * 32) * mib / rate + 2 * mib / port);
+  t = plan_of (&two, &nvls, WEFT_OP_ALL_REDUCE, 256 * mib);
+  assert_near (t.seconds, t.latency + (256 + 2 * 64) * mib / rate + 2 * 2 * mib / port);
+}
+
+/* 16 channels take 16 KiB of each of 8 ranks, one after another: 128 KiB fill one, 2 MiB all. */
 static void
 old_releases_fill_one_channel_of_the_switches_after_another (void **state)
 {
-  struct weft_cluster c = cluster_of (1, 8);
+  struct weft_cluster c = with_switches (1, 8);
   union weft_stack nvls = stack_of ("simple", "nvls");
+  double full = 25e-6 + 3 * SWITCHES (2048 * KIB);
 
   (void) state;
-  c.f.node_nvls_bandwidth = 50e9;
-  c.f.node_nvls_latency = 25e-6;
-  nvls.collective_sms = 16;
-  assert_near (plan_of (&c, &nvls, WEFT_OP_ALL_REDUCE, 512e3).seconds, 25e-6 + 576e3 / 50e9);
-  nvls.collective_nvls_chunk = 16e3;
-  double full = 25e-6 + 2304e3 / 50e9;
-  assert_near (plan_of (&c, &nvls, WEFT_OP_ALL_REDUCE, 64e3).seconds, 25e-6 + 1152e3 / 50e9);
-  assert_near (plan_of (&c, &nvls, WEFT_OP_ALL_REDUCE, 128e3).seconds, full);
-  assert_near (plan_of (&c, &nvls, WEFT_OP_ALL_REDUCE, 2048e3).seconds, full);
-  assert_near (plan_of (&c, &nvls, WEFT_OP_ALL_REDUCE, 80e6).seconds, 25e-6 + 90e6 / 50e9);
+  assert_near (plan_of (&c, &nvls, WEFT_OP_ALL_REDUCE, 512 * KIB).seconds,
+               25e-6 + 3 * SWITCHES (512 * KIB));
+  nvls.collective_nvls_chunk = 16 * KIB;
+  assert_near (plan_of (&c, &nvls, WEFT_OP_ALL_REDUCE, 64 * KIB).seconds,
+               25e-6 + 3 * SWITCHES (1024 * KIB));
+  assert_near (plan_of (&c, &nvls, WEFT_OP_ALL_REDUCE, 128 * KIB).seconds, full);
+  assert_near (plan_of (&c, &nvls, WEFT_OP_ALL_REDUCE, 2048 * KIB).seconds, full);
 }
 
 /* A topology file that states no latency per protocol gets only the protocol Simple, with its
@@ -177,16 +229,15 @@ chunks_that_are_passed_on_cost_waits (void **state)
 static void
 switches_add_in_one_step (void **state)
 {
-  struct weft_cluster c = cluster_of (1, 8), two = cluster_of (2, 8);
+  struct weft_cluster plain = cluster_of (1, 8), c = with_switches (1, 8),
+                      two = with_switches (2, 8);
   union weft_stack nvls = stack_of ("simple ll ll128", "nvls");
 
   (void) state;
-  assert_string_equal (plan_of (&c, &nvls, WEFT_OP_ALL_REDUCE, 80e6).algorithm, "ring");
-  c.f.node_nvls_bandwidth = two.f.node_nvls_bandwidth = 50e9;
-  c.f.node_nvls_latency = two.f.node_nvls_latency = 25e-6;
+  assert_string_equal (plan_of (&plain, &nvls, WEFT_OP_ALL_REDUCE, 80e6).algorithm, "ring");
   struct weft_traffic t = plan_of (&c, &nvls, WEFT_OP_ALL_REDUCE, 80e6);
   assert_string_equal (t.algorithm, "nvls");
-  assert_near (t.seconds, 25e-6 + 90e6 / 50e9);
+  assert_near (t.estimate, 25e-6 + 90e6 / 50e9);
   assert_string_equal (plan_of (&c, &nvls, WEFT_OP_ALL_GATHER, 80e6).algorithm, "ring");
   t = plan_of (&two, &nvls, WEFT_OP_ALL_REDUCE, 80e6);
   assert_near (t.latency, 25e-6 + 2 * 20e-6);
@@ -278,8 +329,8 @@ a_measured_sweep_is_met (void **state)
 {
   static const struct {
     double mib, us;
-  } sweep[] = { { 0.25, 20.4 }, { 2, 42.2 }, { 4, 54.2 }, { 16, 123.8 }, { 64, 324.7 },
-                { 256, 1112.5 }, { 1024, 4029 } };
+  } sweep[] = { { 0.25, 20.4 }, { 2, 42.2 },     { 4, 54.2 },   { 16, 123.8 },
+                { 64, 324.7 },  { 256, 1112.5 }, { 1024, 4029 } };
   struct weft_cluster c;
   union weft_stack stack;
 
@@ -298,6 +349,8 @@ static const struct CMUnitTest tests[] = {
   cmocka_unit_test (each_protocol_is_taken_for_some_sizes),
   cmocka_unit_test (the_library_chooses_by_its_own_estimate),
   cmocka_unit_test (a_small_tensor_uses_few_channels),
+  cmocka_unit_test (switches_work_in_loops_of_chunks),
+  cmocka_unit_test (few_gpus_of_a_large_node_add),
   cmocka_unit_test (old_releases_fill_one_channel_of_the_switches_after_another),
   cmocka_unit_test (a_topology_without_latencies_has_simple_only),
   cmocka_unit_test (chunks_that_are_passed_on_cost_waits),
