@@ -263,10 +263,11 @@ plan_with (const struct weft_coll_algorithm *a, const struct weft_coll_shape *s,
     t->step[axis] = terms.step[axis];
     t->latency += t->steps[axis] * t->step[axis];
   }
-  double known = fmax (longest (s->load, s->n_load, t), terms.least);
+  double links = longest (s->load, s->n_load, t) * (terms.slow > 0 ? terms.slow : 1);
+  double known = fmax (links, terms.least);
   double busy = fmax (known, terms.hidden);
   double chunk = a->relays ? weft_coll_chunk_latency (s, stack, protocol) : 0;
-  t->estimate = t->latency + known;
+  t->estimate = t->latency + known * (terms.counted > 0 ? terms.counted : 1);
   t->seconds = t->latency + busy + 2 * sqrt (chunk * busy) + terms.fill;
   return TRUE;
 }

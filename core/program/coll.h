@@ -35,12 +35,16 @@
  * Each protocol has its own base latency and step latency.  LL sends 8 bytes for 4 bytes of data,
  * LL128 sends 128 bytes for 120.  In Simple, a rank waits c seconds for each chunk that it passes
  * on.  With small chunks there are many waits; with large chunks the next rank starts late.  With
- * the best chunk size both cost 2 sqrt (c t) together.
+ * the best chunk size both cost 2 sqrt (c t) together (rings).
  *
  * NCCL chooses the pair of algorithm and protocol whose time is the least by NCCL's own estimate
  * (src/graph/tuning.cc of NVIDIA/nccl).  The estimate is the formula above without waits for chunks
  * and without the rate of the kernel in LL128, which NCCL takes to be the rate of the links.  So
  * NCCL uses LL128 for some sizes that Simple would move faster.
+ *
+ * The pipeline of a tree reaches only a part of the rate of its links for tensors of 1 KiB to 256
+ * MiB, down to a half, by a table of NCCL's authors (treeCorrectionFactor in src/graph/tuning.cc).
+ * t is longer by this, waits for chunks are part of it, and the estimate counts 0.92 of the rest.
  *
  * A small tensor uses few of NCCL's channels (src/enqueue.cc).  In LL, every channel in use carries
  * collective_channel_bytes_ll of each rank of a ring, so a larger tensor takes at least as long as

@@ -20,6 +20,9 @@ struct weft_coll_terms {
   /* fill: seconds in addition to the transfer, while a pipeline of chunks fills and drains; the
    * estimate of the library does not include them */
   double fill;
+  /* slow: the transfer takes this many times as long as on the links; counted: the library counts
+   * it this many times in its estimate. 0 stands for 1. */
+  double slow, counted;
 };
 
 struct weft_coll_algorithm {

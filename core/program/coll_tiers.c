@@ -161,6 +161,54 @@ tree_steps (enum weft_op_kind kind, const struct weft_coll_shape *s, uint32_t st
   steps[WEFT_WAY_REMOTE] = weft_coll_tree_hops (s);
 }
 
+/* Shares of the rate of the links at which NCCL counts a tree in a node and over several nodes,
+ * beside the flags of LL and LL128: 0.92; in LL 1 / 3.8 of it, where half of the bytes are flags;
+ * in LL128 within a node 7 / 9 of it, where 120 of 128 bytes are data (src/graph/tuning.cc). */
+static double
+counted_rate (const struct weft_coll_shape *s, enum weft_protocol protocol)
+{
+  static const double shares[WEFT_N_PROTOCOL][2] = {
+    [WEFT_PROTOCOL_SIMPLE] = { 0.92, 0.92 },
+    [WEFT_PROTOCOL_LL] = { 0.92 * 2 / 3.8, 0.92 * 2 / 3.8 },
+    [WEFT_PROTOCOL_LL128] = { 0.92 * 7 / 9 * 128 / 120, 0.92 },
+  };
+
+  return shares[protocol][s->side[WEFT_WAY_REMOTE] > 1];
+}
+
+/* The share of the rate of the links that the pipeline of a tree reaches for a tensor of 64 B,
+ * 128 B, 256 B and so on: measured by the authors of NCCL (treeCorrectionFactor in
+ * src/graph/tuning.cc since 2.8). */
+static double
+pipeline_share (enum weft_protocol protocol, double whole)
+{
+  static const double shares[WEFT_N_PROTOCOL][24] = {
+    [WEFT_PROTOCOL_SIMPLE] = { .9, .9, .9, .9, .9, .9, .9, .8, .7, .6, .6, .5,
+                               .5, .5, .5, .6, .7, .8, .7, .7, .8, .9, .9, 1 },
+    [WEFT_PROTOCOL_LL] = { 1,  1,  1,  1,  .9, .8, .7, .7, .7, .7, .6, .5,
+                           .4, .4, .5, .6, .7, .8, .9, 1,  1,  1,  1,  1 },
+    [WEFT_PROTOCOL_LL128] = { 1,  1,  1,  1,  1,  .9, .8, .8, .8, .7, .6, .6,
+                              .6, .6, .6, .6, .8, .9, .9, .9, .9, 1,  1,  1 },
+  };
+  double size = whole >= 64 ? floor (log2 (whole / 64)) : 0;
+
+  return size < 24 ? shares[protocol][(int) size] : 1;
+}
+
+/* Only NCCL's trees are known to fall short of the links: software without protocols has plain
+ * trees. */
+static void
+adjust_tree (const struct weft_coll_shape *s, const union weft_stack *stack,
+             enum weft_protocol protocol, double whole, const double bytes[WEFT_MAX_WAYS],
+             struct weft_coll_terms *terms)
+{
+  (void) bytes;
+  if (!stack || weft_cluster_is_cpu (s->cluster))
+    return;
+  terms->slow = 1 / pipeline_share (protocol, whole);
+  terms->counted = 1 / counted_rate (s, protocol);
+}
+
 /* PAT (parallel aggregated trees): each rank sends the bytes of a ring, in log2 k steps. Requires
  * one rank per node. */
 static gboolean
@@ -217,7 +265,8 @@ direct_steps (enum weft_op_kind kind, const struct weft_coll_shape *s,
 #define CHOICE(id) .choices = 1u << WEFT_ALGORITHM_##id, .relays = TRUE
 static const struct weft_coll_algorithm
     ring = { "ring", ring_bytes, ring_steps, adjust_ring, CHOICE (RING) },
-    tree = { "tree", tree_bytes, tree_steps, CHOICE (TREE) },
+    tree = { "tree", tree_bytes, tree_steps, adjust_tree,
+             .choices = 1u << WEFT_ALGORITHM_TREE },
     pat = { "pat", pat_bytes, pat_steps, adjust_pat, CHOICE (PAT), .simple = TRUE },
     direct = { "direct", direct_bytes, direct_steps, .simple = TRUE };
 
