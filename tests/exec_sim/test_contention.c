@@ -81,10 +81,10 @@ a_group_that_shares_with_itself_is_not_contended (void **state)
   (void) state;
   cluster.f.node_nics = 1;
   /* A tree all-reduce over two nodes sends S bytes from each node. The two GPUs that share a NIC
-   * send half of these bytes each. */
+   * send half of these bytes each. For 100 MB, a tree reaches 80 % of the rate. */
   g_autoptr (weft_timeline) t =
       run_dp (&cluster, weft_mesh_make (1, 1, 4, 1), WEFT_OP_ALL_REDUCE, 100 * MB);
-  assert_near (t->seconds, 2 * 0.5 * 100e6 / MADE_NIC);
+  assert_near (t->seconds, 2 * 0.5 * 100e6 / MADE_NIC / 0.8);
   assert_false (t->contended);
 }
 
