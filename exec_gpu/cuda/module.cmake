@@ -2,8 +2,12 @@
 # the build continues, and --executor cuda says what is missing.
 #
 # The module is compiled for A100 (sm_80), H100 and H200 (sm_90a), B200 (sm_100), and as PTX for
-# newer GPUs.  The CUDA runtime is linked statically, so that the module loads without a driver and
-# can report that the driver is missing.
+# newer GPUs.  With -DWEFT_CUDA_ARCHITECTURES=quick it has machine code for H100 and H200 only, and
+# PTX of sm_80, of which the driver of any other GPU makes machine code when the module is first
+# used.  It runs on the same GPUs and takes half the time to build; the launcher ./weft chooses it
+# for a new build folder on a machine without a GPU.  -UWEFT_CUDA_ARCHITECTURES goes back to all.
+# The CUDA runtime is linked statically, so that the module loads without a driver and can report
+# that the driver is missing.
 include(CheckLanguage)
 check_language(CUDA)
 find_package(CUDAToolkit 12.8 QUIET)
@@ -20,10 +24,17 @@ if(NOT CMAKE_CUDA_COMPILER OR NOT CUDAToolkit_FOUND OR NOT WEFT_NCCL OR NOT nccl
   message(STATUS "No CUDA toolkit 12.8 or newer with NCCL 2.28 or newer: built without --executor cuda")
   return()
 endif()
-set(WEFT_CUDA_ARCHITECTURES 80-real 90a-real 100 CACHE STRING "GPUs that the module is built for")
+set(every 80-real 90a-real 100)
+set(WEFT_CUDA_ARCHITECTURES ${every} CACHE STRING
+    "GPUs that the module is built for: quick, or a list like CMAKE_CUDA_ARCHITECTURES")
 set(CMAKE_CUDA_ARCHITECTURES ${WEFT_CUDA_ARCHITECTURES})
-if("80-real;90a-real;100" STREQUAL "${WEFT_CUDA_ARCHITECTURES}")
-  set(CMAKE_CUDA_ARCHITECTURES 100) # sm_80 and sm_90a are added per source below
+set(of_80 "") # what is made of PTX for sm_80, if not CMake but the loop below chooses it
+if("${every}" STREQUAL "${WEFT_CUDA_ARCHITECTURES}")
+  set(CMAKE_CUDA_ARCHITECTURES 100)
+  set(of_80 sm_80)
+elseif(WEFT_CUDA_ARCHITECTURES STREQUAL quick)
+  set(CMAKE_CUDA_ARCHITECTURES OFF)
+  set(of_80 compute_80)
 endif()
 set(CMAKE_CUDA_STANDARD 17)
 enable_language(CUDA)
@@ -53,16 +64,18 @@ foreach(header ${cuda_headers} ${cuda_headers} ${cuda_headers})
   endif()
 endforeach()
 foreach(source ${cuda_sources})
-  set(code --generate-code=arch=compute_80,code=[sm_80,sm_90a])
+  set(code --generate-code=arch=compute_80,code=[${of_80},sm_90a])
   file(STRINGS ${source} found REGEX "${asks}")
   if(found)
-    set(code --generate-code=arch=compute_80,code=[sm_80] --generate-code=arch=compute_90a,code=[sm_90a])
+    set(code --generate-code=arch=compute_80,code=[${of_80}] --generate-code=arch=compute_90a,code=[sm_90a])
   endif()
-  if(NOT CMAKE_CUDA_ARCHITECTURES STREQUAL WEFT_CUDA_ARCHITECTURES)
+  if(of_80)
     set_property(SOURCE ${source} APPEND PROPERTY COMPILE_OPTIONS ${code})
   endif()
 endforeach()
-string(REGEX MATCH "90a" for_90a "${WEFT_CUDA_ARCHITECTURES}") # the only architecture with wgmma
+string(REGEX MATCH "90a|quick" for_90a "${WEFT_CUDA_ARCHITECTURES}") # the only architecture with wgmma
+set_source_files_properties(exec_gpu/cuda/module/calls_cuda.c PROPERTIES COMPILE_DEFINITIONS
+  WEFT_CUDA_QUICK=$<STREQUAL:${of_80},compute_80>)
 target_compile_definitions(weft_cuda PRIVATE WEFT_CUDA_90A=$<BOOL:${for_90a}>)
 target_include_directories(weft_cuda SYSTEM PRIVATE ${WEFT_NCCL_INCLUDE})
 # CUPTI is part of the toolkit.  The module loads it when times of kernels are requested.

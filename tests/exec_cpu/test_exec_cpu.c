@@ -2,7 +2,7 @@
  * moments must be bitwise equal to those of a run on one rank.
  *
  * test_exec_cpu exec_cpu [-- all]: runs every strategy with each small model in each precision,
- * which are five times as many runs as with one precision for each model */
+ * which are five times as many runs as usual */
 #include "core/base/sanitize.h"
 #include "exec_cpu/exec_cpu.h"
 #include "exec_sim/exec_sim.h"
@@ -13,17 +13,18 @@
 #include <string.h>
 
 #define STEPS 2
-/* For one model and precision, every `stride`-th strategy runs, from first_of() on. The next
+/* For one model and precision, every stride()-th strategy runs, from first_of() on. The next
  * precision begins one strategy later, and the next model APART strategies later, so that together
- * they run every strategy. Sanitizers are slow: with them, fewer strategies and a tenth of the
- * seeds run. */
+ * they run every strategy: with a stride of 5 in each precision, with another model each time, and
+ * with `./weft test --long` more often. Sanitizers are slow: with them, fewer strategies and a
+ * tenth of the seeds run. */
 #define SANITIZED (WEFT_ADDRESS_SANITIZER || WEFT_THREAD_SANITIZER)
-enum { APART = 4 };
-static unsigned stride = SANITIZED ? 10 : 3;
+enum { APART = 13 };
+static gboolean every_combination;
 #define RARELY (SANITIZED ? 12 : 1)
 /* the same for nano models, of whose runs a third is usual (`./weft test --long`: all) */
 #define NANOS_RARELY (SANITIZED ? 12 : weft_tests_cases (3, 1))
-#define SEEDS (SANITIZED ? 5 : 50)
+#define SEEDS (SANITIZED ? 5 : weft_tests_cases (20, 50))
 #define SHARING 4 /* every 4th strategy runs with several threads per rank */
 
 /* These tests make hundreds of runs. To save time, most of them use models of a quarter of the size
@@ -381,15 +382,21 @@ check_strategies (const char *model, const char *precision, unsigned first, unsi
                &(struct table){ strategies, G_N_ELEMENTS (strategies), first, step });
 }
 
+static unsigned
+stride (void)
+{
+  return every_combination ? 1 : SANITIZED ? 10 : weft_tests_cases (5, 3);
+}
+
 /* Index of the first strategy that runs with a model in one precision. */
 static unsigned
 first_of (unsigned model, unsigned precision)
 {
-  return (APART * model + precision) % stride;
+  return (APART * model + precision) % stride ();
 }
 
-/* Runs every strategy on each small model in one of the precisions, and a third of them (with
- * `./weft test --long`: all) on one nano model. */
+/* Runs every strategy in each precision on a small model, and a third of them (with `./weft test
+ * --long`: all) on one nano model. */
 static void
 every_strategy_gives_the_bits_of_one_rank (void **state)
 {
@@ -400,7 +407,7 @@ every_strategy_gives_the_bits_of_one_rank (void **state)
   }
   for (unsigned m = 0; m < G_N_ELEMENTS (models); m++)
     for (unsigned p = 0; p < G_N_ELEMENTS (precisions); p++)
-      check_strategies (models[m], precisions[p], first_of (m, p), stride);
+      check_strategies (models[m], precisions[p], first_of (m, p), stride ());
 }
 
 static void
@@ -414,7 +421,7 @@ fp16_gives_the_bits_of_one_rank (void **state)
       check_strategies (models[m], halves[p], m + 5 * p, RARELY * 2 * SHARING);
 }
 
-/* Runs every FSDP2 strategy on each small model, and some on the nano models. */
+/* Runs every FSDP2 strategy in each precision on a small model, and some on the nano models. */
 static void
 fsdp2_gives_the_bits_of_one_rank (void **state)
 {
@@ -422,7 +429,7 @@ fsdp2_gives_the_bits_of_one_rank (void **state)
   for (unsigned m = 0; m < G_N_ELEMENTS (models); m++)
     for (unsigned p = 0; p < G_N_ELEMENTS (fsdp2_precisions); p++)
       check_table (models[m], &fsdp2_precisions[p],
-                   &(struct table){ fsdp2, G_N_ELEMENTS (fsdp2), first_of (m, p), stride });
+                   &(struct table){ fsdp2, G_N_ELEMENTS (fsdp2), first_of (m, p), stride () });
   for (unsigned m = 0; m < G_N_ELEMENTS (nanos); m++)
     for (unsigned p = 0; p < G_N_ELEMENTS (fsdp2_precisions); p++)
       check_table (nanos[m], &fsdp2_precisions[p],
@@ -436,7 +443,8 @@ torch_ddp_gives_the_bits_of_one_rank (void **state)
   for (unsigned m = 0; m < G_N_ELEMENTS (models); m++)
     for (unsigned p = 0; p < G_N_ELEMENTS (ddp_precisions); p++)
       check_table (models[m], &ddp_precisions[p],
-                   &(struct table){ torch_ddp, G_N_ELEMENTS (torch_ddp), first_of (m, p), stride });
+                   &(struct table){ torch_ddp, G_N_ELEMENTS (torch_ddp), first_of (m, p),
+                                    stride () });
   for (unsigned m = 0; m < G_N_ELEMENTS (nanos); m++)
     check_table (nanos[m], &ddp_precisions[m],
                  &(struct table){ torch_ddp, G_N_ELEMENTS (torch_ddp), m, 2 * NANOS_RARELY });
@@ -491,7 +499,7 @@ fused_accumulation_makes_no_difference_in_canonical_order (void **state)
 }
 
 static void
-fifty_random_interleavings_give_the_same_bits (void **state)
+random_interleavings_give_the_same_bits (void **state)
 {
   static const char *const some[] = {
     "gpus=4 use_distributed_optimizer=true overlap_grad_reduce=true overlap_param_gather=true "
@@ -556,7 +564,7 @@ static int
 read_stride (int argc, char **argv)
 {
   if (argc > 1 && g_str_equal (argv[1], "all"))
-    stride = 1;
+    every_combination = TRUE;
   return WEFT_TESTS_RUN;
 }
 
@@ -568,7 +576,7 @@ static const struct CMUnitTest tests[] = {
   cmocka_unit_test (slices_summed_in_fp32_have_the_bits_of_one_rank_where_gradients_are_fp32),
   cmocka_unit_test (enable_autocast_gives_the_bits_of_one_rank),
   cmocka_unit_test (fused_accumulation_makes_no_difference_in_canonical_order),
-  cmocka_unit_test (fifty_random_interleavings_give_the_same_bits),
+  cmocka_unit_test (random_interleavings_give_the_same_bits),
   cmocka_unit_test (fast_order_is_close_and_the_same_every_time),
   cmocka_unit_test (more_ranks_than_cores_do_not_get_stuck),
 };

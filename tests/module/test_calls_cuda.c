@@ -2,6 +2,7 @@
  * whether it executes the calls of the executor correctly, and obeys the rules of both
  * libraries. */
 #include "exec_gpu/cuda/exec_cuda.h"
+#include "exec_gpu/cuda/module/driver.h"
 #include "tests/doubles/fake_cuda.h"
 #include "tests/made/own.h"
 #include "tests/made/random_job.h"
@@ -163,7 +164,17 @@ newer_functions_of_nccl_are_not_needed_to_load (void **state)
   }
 }
 
+/* The double's device has compute capability 8. */
+static void
+where_the_module_has_no_code_for_a_gpu_the_driver_compiles (void **state)
+{
+  (void) state;
+  assert_true (weft_driver_compiles (TRUE));
+  assert_false (weft_driver_compiles (FALSE));
+}
+
 static const struct CMUnitTest tests[] = {
+  cmocka_unit_test (where_the_module_has_no_code_for_a_gpu_the_driver_compiles),
   cmocka_unit_test (newer_functions_of_nccl_are_not_needed_to_load),
   cmocka_unit_test (the_module_that_was_built_can_be_loaded),
   cmocka_unit_test (the_module_trains_as_the_cpu_does),

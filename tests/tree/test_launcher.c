@@ -1,5 +1,6 @@
 /* `./weft test`: which tests a name selects, the order of flags, the messages for unknown names and
- * flags, and objects of sources that changed during a build.  These tests build nothing. */
+ * flags, objects of sources that changed during a build, and the GPUs that the CUDA module is built
+ * for.  These tests build nothing. */
 #include "tests/runner/folder.h"
 #include "tests/runner/runner.h"
 #include <glib.h>
@@ -206,6 +207,47 @@ a_source_that_changes_during_a_build_makes_its_objects_stale (void **state)
   assert_false (is_older (&made, &changed));
 }
 
+/* Options of the last cmake. */
+static void
+assert_configured (const char *tree, const char *wanted)
+{
+  g_autofree char *path = g_build_filename (tree, "options", NULL), *found = NULL;
+
+  if (!g_file_get_contents (path, &found, NULL, NULL))
+    found = g_strdup ("none\n");
+  assert_string_equal (g_strchomp (found), wanted);
+  g_unlink (path);
+}
+
+/* The double of cmake writes what the launcher reads in CMake's cache. */
+static void
+the_cuda_module_is_quick_to_build_until_all_gpus_are_asked_for (void **state)
+{
+  const char *tree = *state;
+
+  make_tree (tree);
+  write_program (tree, "CMakePresets.json", "");
+  write_program (tree, "nvcc", "");
+  write_program (tree, "bin/cmake",
+                 "echo \"$@\" >options; : >build/build.ninja\n"
+                 "echo CMAKE_HOME_DIRECTORY:INTERNAL=$PWD >build/CMakeCache.txt\n"
+                 "echo CMAKE_CUDA_COMPILER:FILEPATH=$PWD/nvcc >>build/CMakeCache.txt\n"
+                 "case $* in *quick*)"
+                 " echo WEFT_CUDA_ARCHITECTURES:STRING=quick >>build/CMakeCache.txt;; esac");
+  assert_said (launched_in (tree, "test --no-install layout"), 0, "ctest");
+  if (g_file_test ("/dev/nvidia0", G_FILE_TEST_EXISTS)) {
+    assert_configured (tree, "--preset release");
+    return;
+  }
+  assert_configured (tree, "-D WEFT_CUDA_ARCHITECTURES=quick --preset release");
+  assert_said (launched_in (tree, "test --no-install --long layout"), 0, "ctest");
+  assert_configured (tree, "none");
+  assert_said (launched_in (tree, "test --no-install --long"), 0, "ctest");
+  assert_configured (tree, "-U WEFT_CUDA_ARCHITECTURES --preset release");
+  assert_said (launched_in (tree, "test --no-install"), 0, "ctest");
+  assert_configured (tree, "none");
+}
+
 static const struct CMUnitTest tests[] = {
   cmocka_unit_test (a_name_that_no_test_has_is_corrected),
   cmocka_unit_test (one_function_of_a_file_runs_alone),
@@ -214,6 +256,8 @@ static const struct CMUnitTest tests[] = {
   cmocka_unit_test_setup_teardown (flags_stand_in_any_order, weft_test_folder_make,
                                    weft_test_folder_remove),
   cmocka_unit_test_setup_teardown (a_source_that_changes_during_a_build_makes_its_objects_stale,
+                                   weft_test_folder_make, weft_test_folder_remove),
+  cmocka_unit_test_setup_teardown (the_cuda_module_is_quick_to_build_until_all_gpus_are_asked_for,
                                    weft_test_folder_make, weft_test_folder_remove),
 };
 

@@ -1,6 +1,7 @@
 /* kernels/cuda/RESOURCES.md: registers, stack, shared memory and blocks of every kernel, from the
  * module that was built. Fails if a hot kernel (kernels/cuda/hot.def) spills registers, or if the
- * page is not that of the module. Skipped where the module was not built for all GPUs. */
+ * page is not that of the module, for the GPUs that the module was built for; prints which are left
+ * out. `./weft test --long` builds it for all. */
 #include "tests/runner/runner.h"
 #include <glib.h>
 #include <string.h>
@@ -33,8 +34,9 @@ no_hot_kernel_spills_and_the_page_is_that_of_the_module (void **state)
   int status = run_script ("--check " MODULE, &said);
   if (status == 2)
     skip ();
-  if (status != 0 && strstr (said, "bytes of stack"))
+  if (status != 0)
     fail_msg ("%s", said);
+  print_message ("%s", said);
 }
 
 static void

@@ -888,8 +888,10 @@ weft_gpu_calls_open (const char **why)
                                           WEFT_GPU_CALL_LIST (CALL) };
 #undef CALL
   cuda->fused = weft_fused_new (NULL);
-  if (!(*why = weft_driver_missing ()) && !(*why = find_write (&cuda->write)))
+  if (!(*why = weft_driver_missing ()) && !(*why = find_write (&cuda->write))) {
+    weft_driver_compiles (WEFT_CUDA_QUICK);
     return &cuda->calls;
+  }
   weft_fused_free (cuda->fused);
   g_free (cuda);
   return NULL;

@@ -28,6 +28,22 @@ weft_driver_missing (void)
   return text ? g_intern_string (text) : NULL;
 }
 
+gboolean
+weft_driver_compiles (gboolean quick)
+{
+  int device = 0, major = 0;
+
+  if (!quick || cudaGetDevice (&device) != cudaSuccess ||
+      cudaDeviceGetAttribute (&major, cudaDevAttrComputeCapabilityMajor, device) != cudaSuccess ||
+      major == 9)
+    return FALSE;
+  g_printerr ("weft: found a GPU of compute capability %d.x, and code for 9.0 in this build: "
+              "the driver compiles the kernels at their first use, which may take minutes; `cmake "
+              "-UWEFT_CUDA_ARCHITECTURES build && cmake --build build` builds them for all GPUs\n",
+              major);
+  return TRUE;
+}
+
 uint8_t
 weft_driver_warpgroups_named (const char *text)
 {
