@@ -1,5 +1,6 @@
 #include "core/plan/cost.h"
 #include "core/plan/gpu_kernels.h"
+#include "core/plan/launches.h"
 #include <math.h>
 
 /* Which matrix product an op computes: forward, dgrad, wgrad or none. */
@@ -77,8 +78,8 @@ head_extent (enum weft_op_kind kind, const struct weft_shape *s, double *rows, d
   *depth = square ? s->dim[4] : s->dim[1];
 }
 
-/* (rows, columns, depth) of the product of a matmul op. Tiles cover rows x columns. All experts are
- * assumed to have the same number of rows. */
+/* (rows, columns, depth) of the product of a matmul op. Tiles cover rows x columns. The rows of an
+ * expert are the mean of all. */
 static void
 tiled_extent (enum weft_op_kind kind, const struct weft_shape *s, double *rows, double *columns,
               double *depth)
@@ -113,8 +114,22 @@ struct product {
   double tiles;                /* number of tiles of all products */
 };
 
+/* Tiles that the rows of one product need. The rows of an expert are a random number, unless a
+ * capacity fixes them (dimension 4) or the router gives each expert the same number
+ * (cost->even_experts). The last tile of an expert is half full on average. */
+static double
+tiles_down (const struct weft_cost *cost, enum weft_op_kind kind, const struct weft_shape *s,
+            double rows)
+{
+  double tiles = rows / cost->stack->matmul_tile_m;
+
+  if (many (kind) < 0 || side_of (kind) == WEFT_PRODUCT_WGRAD || s->dim[4] || cost->even_experts)
+    return ceil (tiles);
+  return fmax (1, tiles + 0.5);
+}
+
 static struct product
-product_of (const union weft_stack *stack, enum weft_op_kind kind, const struct weft_shape *s)
+product_of (const struct weft_cost *cost, enum weft_op_kind kind, const struct weft_shape *s)
 {
   struct product p = { .times = many (kind) < 0 ? 1 : s->dim[many (kind)] };
   double heads = heads_of (kind, s);
@@ -122,8 +137,8 @@ product_of (const union weft_stack *stack, enum weft_op_kind kind, const struct 
   (heads > 0 ? head_extent : tiled_extent) (kind, s, &p.rows, &p.columns, &p.depth);
   if (heads > 0)
     p.times = heads;
-  p.tiles =
-      p.times * ceil (p.rows / stack->matmul_tile_m) * ceil (p.columns / stack->matmul_tile_n);
+  p.tiles = p.times * tiles_down (cost, kind, s, p.rows) *
+            ceil (p.columns / cost->stack->matmul_tile_n);
   return p;
 }
 
@@ -180,7 +195,7 @@ static double
 matmul_seconds (const struct weft_cost *cost, enum weft_op_kind kind, const struct weft_shape *s,
                 double sms, struct weft_cost_parts *parts)
 {
-  struct product p = product_of (cost->stack, kind, s);
+  struct product p = product_of (cost, kind, s);
   double most = most_splits (cost, &p, sms), best = 1, seconds;
   double least = product_seconds (cost, &p, 1, sms, parts);
 
@@ -410,7 +425,8 @@ memory_share (const union weft_stack *stack, enum weft_op_kind kind)
   return stack->at[memory_field (stack, kind)].r;
 }
 
-/* Bytes that a kernel moves. With one scale per row (fp8_priced_as = rowwise), a product over the
+/* Bytes that a kernel moves: those of the op, and of a transposed copy of experts' fp8 codes. With
+ * one scale per row (fp8_priced_as = rowwise), a product over the
  * rows needs other scales than one over the columns. So the transposed copy is made from 16 bits in
  * two passes, 5 bytes an element instead of 2, while the largest magnitude of a row is found when
  * the row is converted (torchao float8/float8_scaling_utils.py). */
@@ -419,6 +435,8 @@ moved_bytes (const struct weft_cost *cost, enum weft_op_kind kind, const struct 
 {
   double bytes = weft_op_info[kind].bytes (s);
 
+  if (weft_launches_transposed (cost, kind))
+    bytes += (double) s->dim[0] * (double) s->dim[1];
   if (cost->fp8 != WEFT_FP8_PRICE_ROWWISE)
     return bytes;
   return kind == WEFT_OP_TRANSPOSE ? 2.5 * bytes : kind == WEFT_OP_AMAX ? 0 : bytes;
@@ -497,7 +515,8 @@ split (const struct weft_cost *cost, enum weft_op_kind kind, const struct weft_s
                                             rotary_bytes (cost, kind, s) -
                                             hidden_bytes (cost, kind, s),
                                    .rate = rate_of (cost, kind, s),
-                                   .gap = stack->kernel_gap };
+                                   .gap = stack->kernel_gap *
+                                          weft_launches_kernels (cost, kind, s) };
 
   if (is_attention (kind) || is_attention_backward (kind))
     price_attention (cost, kind, s, sms, &parts);

@@ -42,6 +42,7 @@ struct weft_cost {
   gboolean deterministic; /* whether deterministic_mode is on: some kernels are then slower, by
                            * factors of the stack */
   enum weft_fp8_price fp8; /* the scaling recipe that sets the rate of fp8 products */
+  enum weft_fp8_recipe fp8_recipe;
   enum weft_fp8_lifetime fp8_weights; /* how long weights that were converted to fp8 are kept */
   gboolean drops; /* whether attention in one kernel is priced with dropout of probabilities */
   gboolean fp8_attention; /* whether attention in one kernel is priced with fp8 products */
@@ -50,6 +51,7 @@ struct weft_cost {
   gboolean timed_attention;
   double expert_outputs; /* outputs of an expert for each inner element of it, if experts are priced
                           * as those of GPT-OSS; 0: they are not */
+  gboolean even_experts; /* whether the router gives each expert the same number of tokens */
   gboolean compiled; /* whether a compiler joins pointwise kernels (enable_compile) */
   double loss; /* fraction of the stack's loss_ bytes that the loss moves: 0 if it is fused */
 };

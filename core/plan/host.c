@@ -1,5 +1,6 @@
 #include "core/plan/host.h"
 #include "core/job/pipeline.h"
+#include "core/plan/launches.h"
 #include "core/plan/software.h"
 #include <math.h>
 
@@ -41,9 +42,22 @@ cost_of (const weft_plan *plan, enum weft_host_cost what)
   return weft_cost_table_launch (plan->table, what, stated[what]);
 }
 
-/* The framework's host time for an op, beyond its launch. */
+/* Whether the framework runs the backward pass of an op in C++, which takes host_backward_share of
+ * the time of the forward pass. A linear module has two ops in its backward pass. */
+static gboolean
+is_faster_backward (const union weft_stack *stack, enum weft_op_kind kind)
+{
+  enum weft_kernel_class kernel = weft_op_kernel (kind);
+
+  return !stack->host_python_backward ||
+         (weft_op_info[kind].class == WEFT_CLASS_COMPUTE && kernel != WEFT_KERNEL_DISPATCH &&
+          kernel != WEFT_KERNEL_ATTENTION);
+}
+
+/* The framework's host time for an op, beyond its launch. `share`: the time of the pass, as a
+ * fraction of that of the forward pass. */
 static double
-host_time (const union weft_stack *stack, const weft_program *p, uint32_t op)
+host_time (const union weft_stack *stack, const weft_program *p, uint32_t op, double share)
 {
   enum weft_op_kind kind = p->op[op].kind;
   const double kernel[WEFT_N_KERNEL] = {
@@ -61,8 +75,9 @@ host_time (const union weft_stack *stack, const weft_program *p, uint32_t op)
   };
   double experts = weft_op_info[kind].experts ? (double) weft_op_shape (p, op)->dim[3] : 0;
 
-  return stack->host_op_seconds + class[weft_op_info[kind].class] +
-         experts * stack->host_expert_seconds;
+  return stack->host_op_seconds * share +
+         class[weft_op_info[kind].class] * (is_faster_backward (stack, kind) ? share : 1) +
+         experts * stack->host_expert_seconds * (stack->host_python_backward ? 1 : share);
 }
 
 struct maker {
@@ -242,14 +257,16 @@ static double
 launch_time (struct maker *m, uint32_t op, double launch)
 {
   const union weft_stack *stack = &m->plan->job.stack;
-  double framework = host_time (stack, m->p, op);
+  struct weft_cost cost = weft_plan_cost (m->plan);
+  double share = is_backward (m->p->op[op].phase) ? stack->host_backward_share : 1;
+  double framework = host_time (stack, m->p, op, share);
 
+  cost.cluster = weft_plan_role_cluster (m->plan, m->p->role);
   if (enters_layer (m, op))
-    framework += stack->host_layer_seconds;
-  if (is_backward (m->p->op[op].phase))
-    framework *= stack->host_backward_share;
+    framework += stack->host_layer_seconds * share;
   framework += ranks_time (m, op);
-  return launch + framework / weft_plan_role_cluster (m->plan, m->p->role)->f.node_host_speed;
+  return launch + framework / cost.cluster->f.node_host_speed +
+         weft_launches_host (&cost, m->p->op[op].kind, weft_op_shape (m->p, op), launch);
 }
 
 /* Fills the launch segments, and the running sum of launch seconds of every op. */

@@ -6,7 +6,7 @@
  * before the host has issued it. An op needs no launch of its own if it joins another launch
  * (WEFT_OP_GROUPED), is part of another kernel (WEFT_OP_FUSED), launches nothing, or runs on the
  * host. One op counts as one launch: the host_ fields include the further kernels that a framework
- * uses for an op.
+ * uses for an op. Kernels for each expert are launches of their own (launches.h).
  *
  * The host runs ahead of the device, except where it waits for the device:
  *

@@ -47,6 +47,7 @@ weft_plan_cost (const weft_plan *plan)
     .table = plan->table,
     .deterministic = k->deterministic_mode,
     .fp8 = (enum weft_fp8_price) k->fp8_priced_as,
+    .fp8_recipe = (enum weft_fp8_recipe) k->fp8_recipe,
     .fp8_weights = weft_job_fp8_lifetime (&plan->job),
     .drops = k->attention_priced_with_dropout,
     .fp8_attention = k->attention_priced_in_fp8,
@@ -55,6 +56,7 @@ weft_plan_cost (const weft_plan *plan)
                           ? (double) plan->job.model.hidden_size /
                                 (double) plan->job.model.moe_ffn_hidden_size
                           : 0,
+    .even_experts = k->moe_priced_with_next_experts,
     .compiled = k->enable_compile,
     .loss = !k->cross_entropy_loss_fusion ? 1 : native ? plan->job.stack.loss_native_share : 0
   };

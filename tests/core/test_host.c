@@ -105,7 +105,8 @@ add_op (weft_builder *b, enum weft_op_kind kind, enum weft_phase phase, uint16_t
 
 /* Host time per op: its launch, plus framework time by the class of the op, plus a time for each
  * expert of a grouped matmul, plus a time for the first kernel of each pass through a layer.
- * Framework time is halved in the backward pass here, and divided by the speed of the host. */
+ * Framework time is halved in the backward pass here, but for Python code with
+ * host_python_backward, and divided by the speed of the host. */
 static void
 the_framework_takes_time_around_each_launch (void **state)
 {
@@ -114,17 +115,22 @@ the_framework_takes_time_around_each_launch (void **state)
     enum weft_phase phase;
     uint16_t layer;
     double framework; /* microseconds of framework time per op, on a host of speed 1 */
+    double python;    /* the same with host_python_backward */
   } row[] = {
-    { WEFT_OP_EMBED, WEFT_PHASE_FORWARD, WEFT_NO_LAYER, 1 },
-    { WEFT_OP_NORM, WEFT_PHASE_FORWARD, 0, 1 + 300 + 10 },
-    { WEFT_OP_MATMUL, WEFT_PHASE_FORWARD, 0, 1 + 20 },
-    { WEFT_OP_ATTENTION, WEFT_PHASE_FORWARD, 0, 1 + 30 },
-    { WEFT_OP_MOE_PERMUTE, WEFT_PHASE_FORWARD, 0, 1 + 40 },
-    { WEFT_OP_MOE_MATMUL, WEFT_PHASE_FORWARD, 1, 1 + 300 + 20 + 8 * 2 },
-    { WEFT_OP_ADD, WEFT_PHASE_FORWARD, 1, 1 },
-    { WEFT_OP_MATMUL_DGRAD, WEFT_PHASE_BACKWARD, 1, 0.5 * (1 + 300 + 20) },
-    { WEFT_OP_NORM, WEFT_PHASE_RECOMPUTE, 1, 1 + 300 + 10 },
-    { WEFT_OP_ADAM, WEFT_PHASE_OPTIMIZER, 1, 1 + 50 },
+    { WEFT_OP_EMBED, WEFT_PHASE_FORWARD, WEFT_NO_LAYER, 1, 1 },
+    { WEFT_OP_NORM, WEFT_PHASE_FORWARD, 0, 1 + 300 + 10, 1 + 300 + 10 },
+    { WEFT_OP_MATMUL, WEFT_PHASE_FORWARD, 0, 1 + 20, 1 + 20 },
+    { WEFT_OP_ATTENTION, WEFT_PHASE_FORWARD, 0, 1 + 30, 1 + 30 },
+    { WEFT_OP_MOE_PERMUTE, WEFT_PHASE_FORWARD, 0, 1 + 40, 1 + 40 },
+    { WEFT_OP_MOE_MATMUL, WEFT_PHASE_FORWARD, 1, 1 + 300 + 20 + 8 * 2, 1 + 300 + 20 + 8 * 2 },
+    { WEFT_OP_ADD, WEFT_PHASE_FORWARD, 1, 1, 1 },
+    { WEFT_OP_MATMUL_DGRAD, WEFT_PHASE_BACKWARD, 1, 0.5 * (1 + 300 + 20), 0.5 * (1 + 300 + 20) },
+    { WEFT_OP_MOE_MATMUL_DGRAD, WEFT_PHASE_BACKWARD, 1, 0.5 * (1 + 20 + 8 * 2),
+      0.5 * (1 + 20) + 8 * 2 },
+    { WEFT_OP_MOE_PERMUTE, WEFT_PHASE_BACKWARD, 1, 0.5 * (1 + 40), 0.5 * 1 + 40 },
+    { WEFT_OP_ATTENTION_BWD, WEFT_PHASE_BACKWARD, 1, 0.5 * (1 + 30), 0.5 * 1 + 30 },
+    { WEFT_OP_NORM, WEFT_PHASE_RECOMPUTE, 1, 1 + 300 + 10, 1 + 300 + 10 },
+    { WEFT_OP_ADAM, WEFT_PHASE_OPTIMIZER, 1, 1 + 50, 1 + 50 },
   };
   struct weft_job job = job_of (1, 1);
 
@@ -139,15 +145,18 @@ the_framework_takes_time_around_each_launch (void **state)
   job.stack.host_layer_seconds = 300e-6;
   job.stack.host_backward_share = 0.5;
   job.cluster.f.node_host_speed = 0.25;
-  g_autoptr (weft_builder) b = weft_builder_new (0, 1);
-  for (unsigned i = 0; i < G_N_ELEMENTS (row); i++)
-    add_op (b, row[i].kind, row[i].phase, row[i].layer);
-  g_autoptr (weft_plan) plan = made_plan (&job, weft_mesh_make (1, 1, 1, 1), &b);
-  g_autoptr (weft_host) host = weft_host_new (plan, 0, FALSE);
-  double upto = 0;
-  for (unsigned i = 0; i < G_N_ELEMENTS (row); i++) {
-    upto += LAUNCH + row[i].framework * US / 0.25;
-    assert_near (host->upto[i], upto);
+  for (int python = 0; python < 2; python++) {
+    job.stack.host_python_backward = python;
+    g_autoptr (weft_builder) b = weft_builder_new (0, 1);
+    for (unsigned i = 0; i < G_N_ELEMENTS (row); i++)
+      add_op (b, row[i].kind, row[i].phase, row[i].layer);
+    g_autoptr (weft_plan) plan = made_plan (&job, weft_mesh_make (1, 1, 1, 1), &b);
+    g_autoptr (weft_host) host = weft_host_new (plan, 0, FALSE);
+    double upto = 0;
+    for (unsigned i = 0; i < G_N_ELEMENTS (row); i++) {
+      upto += LAUNCH + (python ? row[i].python : row[i].framework) * US / 0.25;
+      assert_near (host->upto[i], upto);
+    }
   }
 }
 

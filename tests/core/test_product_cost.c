@@ -419,6 +419,7 @@ codes_of_experts_are_halves_where_kernels_make_them_so (void **state)
   (void) state;
   set_up (&d);
   d.cluster.f.gpu_fp8 = 2 * d.cluster.f.gpu_bf16;
+  d.cost.even_experts = TRUE;
   for (unsigned i = 0; i < G_N_ELEMENTS (of_codes); i++) {
     struct weft_shape s = codes (of_codes[i].n, of_codes[i].k, of_codes[i].block);
     double n = (double) of_codes[i].n, k = (double) of_codes[i].k, rate = of_codes[i].rate;
