@@ -21,8 +21,9 @@ struct weft_coll_terms {
    * estimate of the library does not include them */
   double fill;
   /* slow: the transfer takes this many times as long as on the links; counted: the library counts
-   * it this many times in its estimate. 0 stands for 1. */
-  double slow, counted;
+   * it this many times in its estimate; late: the latency is this many times that of the steps,
+   * which the estimate includes for all-reduces only. 0 stands for 1. */
+  double slow, counted, late;
 };
 
 struct weft_coll_algorithm {

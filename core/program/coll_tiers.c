@@ -115,13 +115,27 @@ weft_coll_wait_for_posts (const struct weft_coll_shape *s, enum weft_protocol pr
     terms->step[WEFT_WAY_LOCAL] = fmax (terms->step[WEFT_WAY_LOCAL], posts);
 }
 
+/* Whether every channel of a ring over several nodes carries 64 bytes or more of each rank. */
+static gboolean
+fills_channels (const struct weft_coll_shape *s, const union weft_stack *stack, double whole)
+{
+  return s->side[WEFT_WAY_REMOTE] > 1 && whole >= 64. * s->n * stack->collective_sms;
+}
+
+/* NCCL's "plateau effect of ring" (src/graph/tuning.cc): when all channels of a ring over several
+ * nodes are in use, its latency in Simple is 1.4 times as long, 1.9 times before the A100. */
 static void
 adjust_ring (const struct weft_coll_shape *s, const union weft_stack *stack,
              enum weft_protocol protocol, double whole, const double bytes[WEFT_MAX_WAYS],
              struct weft_coll_terms *terms)
 {
-  (void) stack, (void) whole, (void) bytes;
+  (void) bytes;
+  int64_t capability = s->cluster->f.gpu_capability;
+
   weft_coll_wait_for_posts (s, protocol, terms);
+  if (stack && capability > 0 && protocol == WEFT_PROTOCOL_SIMPLE &&
+      fills_channels (s, stack, whole))
+    terms->late = capability < 80 ? 1.9 : 1.4;
 }
 
 /* Multiples of the tensor size S that a node sends to other nodes, in two trees. The node sends
