@@ -108,8 +108,7 @@ weft_row_plans_seconds (const weft_row_plans *row, const struct weft_exec_ops *e
       !weft_own_options_set (&folded.own, executor->options, "graph", "true", error))
     return NAN;
   for (uint32_t i = 0; i < row->shortened.n; i++) {
-    g_autoptr (weft_timeline) timeline =
-        weft_exec_run (executor, row->plan[i], &folded, error);
+    g_autoptr (weft_timeline) timeline = weft_exec_run (executor, row->plan[i], &folded, error);
     if (!timeline)
       return NAN;
     seconds[i] = step_seconds (row, row->plan[i], timeline);
@@ -134,7 +133,7 @@ counted_bytes (const weft_row_job *row, const weft_plan *plan)
               ? weft_allocator_run_first (&plan->job, plan->role[role])
               : weft_allocator_run (&plan->job, plan->role[role]);
       used = allocated.peak;
-      reserved = weft_allocator_reserved (&plan->job, &allocated, libraries);
+      reserved = weft_allocator_reserved (&plan->job, plan->role[role], &allocated, libraries);
     } else
       used = reserved = (double) weft_plan_peak_bytes (plan, role) - libraries;
     if (memory == WEFT_MEMORY_DEVICE)

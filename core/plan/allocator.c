@@ -1,17 +1,10 @@
 #include "core/plan/allocator.h"
+#include "core/plan/deepspeed.h"
 #include <math.h>
 #include <string.h>
 
 /* Values of fields of core/stack.def. */
 enum { FLAT_AS_DEEPSPEED = 2 /* flat_update */, RENEWED = 2 /* keeps_narrow_gradients */ };
-
-/* Blocks that are in use from op `first` to op `last`. */
-struct held {
-  double bytes;
-  uint32_t first, last;
-  uint8_t kind;  /* enum weft_buf_kind */
-  gboolean flat; /* a tensor of the update for all parameters, in a block of its own */
-};
 
 /* The blocks of one role. */
 struct replay {
@@ -21,7 +14,7 @@ struct replay {
   gboolean first;  /* the step is the first of a run */
   uint32_t update; /* the first kernel of Adam, or WEFT_NO_OP */
   double permanent[WEFT_N_BUF_KIND];
-  GArray *held; /* array of struct held */
+  GArray *held; /* array of struct weft_held */
 };
 
 static double
@@ -34,7 +27,7 @@ block (const struct replay *r, double bytes)
 static void
 hold (struct replay *r, enum weft_buf_kind kind, double bytes, uint32_t first, uint32_t last)
 {
-  struct held held = { block (r, bytes), first, last, (uint8_t) kind, FALSE };
+  struct weft_held held = { block (r, bytes), first, last, WEFT_NO_BUF, (uint8_t) kind, FALSE };
 
   g_array_append_val (r->held, held);
 }
@@ -44,7 +37,7 @@ static void
 hold_flat (struct replay *r, enum weft_buf_kind kind, double bytes, uint32_t first, uint32_t last)
 {
   hold (r, kind, bytes, first, last);
-  g_array_index (r->held, struct held, r->held->len - 1).flat = r->stack->flat_update > 0;
+  g_array_index (r->held, struct weft_held, r->held->len - 1).flat = r->stack->flat_update > 0;
 }
 
 /* Holds a tensor during the whole step. */
@@ -254,8 +247,8 @@ shards_weights (const struct replay *r)
 static double
 permanent_bytes (const struct replay *r, const struct weft_buf *b)
 {
-  gboolean shard = b->kind == WEFT_BUF_WEIGHTS || b->kind == WEFT_BUF_GRADIENTS ||
-                   b->kind == WEFT_BUF_OPTIMIZER;
+  gboolean shard =
+      b->kind == WEFT_BUF_WEIGHTS || b->kind == WEFT_BUF_GRADIENTS || b->kind == WEFT_BUF_OPTIMIZER;
 
   if (!r->stack->narrow_shards || !shards_weights (r) || !shard || b->dtype != WEFT_FP32)
     return (double) b->bytes;
@@ -290,8 +283,10 @@ hold_buffer (struct replay *r, const struct weft_buf *b)
     hold (r, b->kind, permanent_bytes (r, b), r->update, r->p->n_op - 1);
   else if (b->permanent)
     keep (r, b->kind, permanent_bytes (r, b));
-  else if (b->first != WEFT_NO_OP)
+  else if (b->first != WEFT_NO_OP) {
     hold (r, b->kind, (double) b->bytes, b->first, b->last);
+    g_array_index (r->held, struct weft_held, r->held->len - 1).buf = (uint32_t) (b - r->p->buf);
+  }
 }
 
 static void
@@ -528,7 +523,7 @@ sum_by_op (const struct replay *r, gboolean flat, double *in_use)
   double now = 0;
 
   for (guint i = 0; i < r->held->len; i++) {
-    const struct held *h = &g_array_index (r->held, struct held, i);
+    const struct weft_held *h = &g_array_index (r->held, struct weft_held, i);
     if (h->flat && !flat)
       continue;
     change[h->first] += h->bytes;
@@ -560,7 +555,7 @@ fill_at_peak (const struct replay *r, struct weft_allocated *result)
 {
   memcpy (result->at_peak, r->permanent, sizeof result->at_peak);
   for (guint i = 0; i < r->held->len; i++) {
-    const struct held *h = &g_array_index (r->held, struct held, i);
+    const struct weft_held *h = &g_array_index (r->held, struct weft_held, i);
     if (h->first <= result->op && result->op <= h->last)
       result->at_peak[h->kind] += h->bytes;
     if (h->flat)
@@ -587,24 +582,31 @@ peak_of (const struct replay *r)
   return result;
 }
 
+static void
+replay_init (struct replay *r, const struct weft_job *job, const weft_program *p, gboolean first)
+{
+  *r = (struct replay){ .job = job,
+                        .p = p,
+                        .stack = &job->stack,
+                        .first = first,
+                        .update = update_op (p, FALSE),
+                        .held = g_array_new (FALSE, FALSE, sizeof (struct weft_held)) };
+  hold_buffers (r);
+  hold_used (r);
+  keep_weights (r);
+  hold_dummies (r);
+  hold_narrow_gradients (r);
+  hold_end_gradients (r);
+  hold_update (r);
+  hold_logits (r);
+}
+
 static struct weft_allocated
 replay_step (const struct weft_job *job, const weft_program *p, gboolean first)
 {
-  struct replay r = { .job = job,
-                      .p = p,
-                      .stack = &job->stack,
-                      .first = first,
-                      .update = update_op (p, FALSE),
-                      .held = g_array_new (FALSE, FALSE, sizeof (struct held)) };
+  struct replay r;
 
-  hold_buffers (&r);
-  hold_used (&r);
-  keep_weights (&r);
-  hold_dummies (&r);
-  hold_narrow_gradients (&r);
-  hold_end_gradients (&r);
-  hold_update (&r);
-  hold_logits (&r);
+  replay_init (&r, job, p, first);
   struct weft_allocated result = peak_of (&r);
   g_array_unref (r.held);
   return result;
@@ -622,13 +624,45 @@ weft_allocator_run_first (const struct weft_job *job, const weft_program *p)
   return replay_step (job, p, TRUE);
 }
 
-double
-weft_allocator_reserved (const struct weft_job *job, const struct weft_allocated *allocated,
-                         double libraries)
+/* Whether a tensor is of the passes, and no gradient: a grad_add reads a gradient of one microbatch
+ * last. */
+static gboolean
+is_of_passes (const weft_program *p, const struct weft_held *h)
 {
+  return !h->flat && h->kind != WEFT_BUF_GRADIENTS && h->kind != WEFT_BUF_OPTIMIZER &&
+         p->op[h->last].kind != WEFT_OP_GRAD_ADD;
+}
+
+/* The bytes that DeepSpeed reserves: its flat tensors and the blocks of the passes serve one
+ * another as far as their sizes allow. */
+static double
+reserved_by_deepspeed (const struct weft_job *job, const weft_program *p, double most)
+{
+  g_autoptr (GArray) passes = g_array_new (FALSE, FALSE, sizeof (struct weft_held));
+  struct replay r;
+  double permanent = 0;
+
+  replay_init (&r, job, p, FALSE);
+  for (guint i = 0; i < r.held->len; i++)
+    if (is_of_passes (p, &g_array_index (r.held, struct weft_held, i)))
+      g_array_append_val (passes, g_array_index (r.held, struct weft_held, i));
+  for (int kind = 0; kind < WEFT_N_BUF_KIND; kind++)
+    if (kind != WEFT_BUF_WEIGHTS && kind != WEFT_BUF_GRADIENTS && kind != WEFT_BUF_OPTIMIZER)
+      permanent += r.permanent[kind];
+  g_array_unref (r.held);
+  return weft_deepspeed_reserved (job, p, passes, permanent, most);
+}
+
+double
+weft_allocator_reserved (const struct weft_job *job, const weft_program *p,
+                         const struct weft_allocated *allocated, double libraries)
+{
+  double most = job->cluster.f.gpu_memory - libraries;
+
+  if (job->stack.optimizer_groups > 0 && job->strategy.use_distributed_optimizer)
+    return fmax (allocated->peak, reserved_by_deepspeed (job, p, most));
   double blocks = allocated->permanent + allocated->shared + allocated->flat;
   double cached = job->stack.cached_share * allocated->shared;
-  double most = job->cluster.f.gpu_memory - libraries;
 
   return fmax (allocated->peak, fmin (blocks + cached, most));
 }

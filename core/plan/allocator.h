@@ -34,9 +34,10 @@ struct weft_allocated weft_allocator_run_first (const struct weft_job *job,
  * another, and some of them are lost to fragments (cached_share). Flat tensors of the update have a
  * block each, because no freed block of an activation is large enough for them, and the blocks of
  * two flat tensors differ in size. If the GPU has no memory left beside `libraries` bytes, the
- * allocator returns freed blocks to the driver before it fails. */
-double weft_allocator_reserved (const struct weft_job *job, const struct weft_allocated *allocated,
-                                double libraries);
+ * allocator returns freed blocks to the driver before it fails. With optimizer_groups these bytes
+ * come from a replay of `program` (core/plan/deepspeed.h). */
+double weft_allocator_reserved (const struct weft_job *job, const weft_program *program,
+                                const struct weft_allocated *allocated, double libraries);
 
 /* Whether the software holds a buffer as long as the program does. It releases some buffers between
  * their uses, and computes others again for each use. */

@@ -788,7 +788,8 @@ weft_plan_cached_bytes (const weft_plan *plan, uint32_t role)
     return 0;
   const struct weft_allocated *a = &plan->allocated[role];
   double libraries = (double) weft_plan_reserved_bytes (plan, role);
-  return (uint64_t) (weft_allocator_reserved (&plan->job, a, libraries) - a->peak);
+  double reserved = weft_allocator_reserved (&plan->job, plan->role[role], a, libraries);
+  return (uint64_t) (reserved - a->peak);
 }
 
 uint64_t

@@ -44,13 +44,13 @@ cached_blocks_fill_no_more_than_the_gpu (void **state)
 
   (void) state;
   assert_true (a.peak > a.permanent);
-  assert_true (weft_allocator_reserved (&plan->job, &a, libraries) ==
+  assert_true (weft_allocator_reserved (&plan->job, plan->role[0], &a, libraries) ==
                a.peak + (a.peak - a.permanent) / 2);
   a.shared = left - 1 - a.permanent;
   a.peak = left - 1;
-  assert_true (weft_allocator_reserved (&plan->job, &a, libraries) == left);
+  assert_true (weft_allocator_reserved (&plan->job, plan->role[0], &a, libraries) == left);
   a.peak = left + 1;
-  assert_true (weft_allocator_reserved (&plan->job, &a, libraries) == left + 1);
+  assert_true (weft_allocator_reserved (&plan->job, plan->role[0], &a, libraries) == left + 1);
 }
 
 /* Returns the number of elements of the weight matrices of all layers, counting each shape once. */
@@ -157,7 +157,7 @@ reserved (const char *words, const char *more)
   g_autoptr (weft_plan) plan = weft_test_plan ("%s%s", words, more);
   struct weft_allocated a = weft_allocator_run (&plan->job, plan->role[0]);
 
-  return weft_allocator_reserved (&plan->job, &a, 0);
+  return weft_allocator_reserved (&plan->job, plan->role[0], &a, 0);
 }
 
 /* Returns the number of elements that one rank of the job updates. */
@@ -307,7 +307,7 @@ a_plan_counts_blocks_instead_of_an_arena (void **state)
   assert_int_equal (weft_plan_worst_bytes (draft), weft_plan_worst_bytes (plan));
   assert_int_equal (plan->memory[0].n_wait, 0);
   assert_int_equal (role->cached_bytes,
-                    (uint64_t) weft_allocator_reserved (&plan->job, &allocated, 0) -
+                    (uint64_t) weft_allocator_reserved (&plan->job, plan->role[0], &allocated, 0) -
                         role->peak_bytes);
 }
 
@@ -402,7 +402,67 @@ fp8_weights_are_made_from_copies_of_all_weights (void **state)
                weft_allocator_run_first (&none->job, none->role[0]).peak);
 }
 
+/* A job of DeepSpeed whose allocations are replayed. Elements of matrices on one rank of two
+ * stages: 32768 x 1024 of the embedding, and 8 layers with 12 x 1024^2 each. */
+#define REPLAYED                                                                                   \
+  "model=gpt2-nano num_layers=16 hidden_size=1024 ffn_hidden_size=4096 num_attention_heads=16 "    \
+  "num_query_groups=16 kv_channels=64 vocab_size=32768 max_position_embeddings=128 "               \
+  "seq_length=128 topology=dgx-h100 precision=fp16 gpus=8 global_batch_size=64 "                   \
+  "micro_batch_size=1 pipeline_model_parallel_size=2 use_distributed_optimizer=true "              \
+  "recompute_granularity=full recompute_method=uniform recompute_num_layers=1 live_memory=1 "      \
+  "flat_update=2 late_moments=0 launch_blocking=1 optimizer_groups=2 "                             \
+  "reduction_copy_elements=5e8 "
+
+/* The replay reserves at least what is in use, and the flat tensors of two groups are smaller than
+ * those of one, so that they fit into more of the free blocks. */
+static void
+deepspeed_reserves_blocks_by_group (void **state)
+{
+  (void) state;
+  double one = reserved (REPLAYED, "optimizer_groups=1"), two = reserved (REPLAYED, "");
+
+  assert_true (two >= run (REPLAYED, "").peak);
+  assert_true (two < one);
+  assert_true (reserved (REPLAYED, "optimizer_groups=0") != two);
+}
+
+/* If the host does not wait for kernels, each bucket of the gradients has a block of its own. */
+static void
+buckets_need_blocks_until_the_host_waits (void **state)
+{
+  const char *small = "reduction_copy_elements=2e7", *late = "reduction_copy_elements=2e7 "
+                                                             "launch_blocking=0";
+
+  (void) state;
+  assert_true (reserved (REPLAYED, late) > reserved (REPLAYED, small) + 4e7);
+}
+
+/* More replicas update fewer elements each, which is 16 bytes of fp32 weights, moments and
+ * gradients for each element. */
+static void
+replicas_reserve_less (void **state)
+{
+  double few = reserved (REPLAYED, ""), many = reserved (REPLAYED, "gpus=32");
+
+  (void) state;
+  assert_true (few - many > 12 * 134e6 * (1. / 4 - 1. / 16) * 0.8);
+  assert_true (few - many < 18 * 134e6 * (1. / 4 - 1. / 16) * 1.2);
+}
+
+/* Once the pipeline is full, further microbatches take the same blocks. */
+static void
+longer_runs_reserve_the_same (void **state)
+{
+  (void) state;
+  assert_true (reserved (REPLAYED, "global_batch_size=64") ==
+               reserved (REPLAYED, "global_batch_size=256"));
+}
+
 static const struct CMUnitTest tests[] = {
+  cmocka_unit_test (deepspeed_reserves_blocks_by_group),
+  cmocka_unit_test (buckets_need_blocks_until_the_host_waits),
+  cmocka_unit_test (replicas_reserve_less),
+  cmocka_unit_test (longer_runs_reserve_the_same),
   cmocka_unit_test (a_plan_counts_blocks_instead_of_an_arena),
   cmocka_unit_test (blocks_in_use_are_live_buffers),
   cmocka_unit_test (cached_blocks_fill_no_more_than_the_gpu),

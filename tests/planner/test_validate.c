@@ -167,8 +167,8 @@ a_row_is_the_job_that_its_columns_say (void **state)
   assert_true (row->predicted_s == timeline->seconds);
   near_to (row->time_error, timeline->seconds / 0.01 - 1);
   struct weft_allocated allocated = weft_allocator_run (&plan->job, plan->role[0]);
-  double bytes = weft_allocator_reserved (
-      &plan->job, &allocated, (double) weft_plan_reserved_bytes (plan, 0));
+  double bytes = weft_allocator_reserved (&plan->job, plan->role[0], &allocated,
+                                          (double) weft_plan_reserved_bytes (plan, 0));
   near_to (row->predicted_gib,
            (bytes + (double) weft_plan_reserved_bytes (plan, 0)) / (1 << 30));
   near_to (row->memory_error, row->predicted_gib / 2 - 1);
