@@ -253,8 +253,10 @@ renewed_gradients_have_two_sets_of_blocks (void **state)
   (void) state;
   assert_true (run (JOB, renewed).permanent == run (JOB, wide).permanent);
   assert_true (run (JOB, renewed).flat == 2 * 2 * all);
-  /* A replay finds out whether new gradients fit into the old blocks. */
-  assert_true (run (JOB, whole).flat - run (JOB, replayed).flat == 2 * all);
+  /* A replay finds out whether new gradients fit into the old blocks. Buckets that ranks share are
+   * padded. */
+  double once = run (JOB, whole).flat - run (JOB, replayed).flat;
+  assert_true (once >= 2 * all && once < 2.002 * all);
   /* The embedding is the largest tensor that is converted to fp32. */
   assert_true (run (JOB, copied).flat - run (JOB, renewed).flat ==
                4 * 32768.0 * (double) plan->job.model.hidden_size);
