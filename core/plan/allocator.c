@@ -17,6 +17,13 @@ struct replay {
   GArray *held; /* array of struct weft_held */
 };
 
+/* Whether the bytes that the allocator reserves come from a replay of DeepSpeed's allocations. */
+static gboolean
+is_replayed (const struct weft_job *job)
+{
+  return job->stack.optimizer_groups > 0 && job->strategy.use_distributed_optimizer;
+}
+
 static double
 block (const struct replay *r, double bytes)
 {
@@ -345,7 +352,7 @@ hold_dummies (struct replay *r)
 
 /* Holds the gradients of one microbatch in the training precision, besides their fp32 sum. If each
  * backward pass allocates them anew, the blocks of the pass before count as in use, too, because
- * activations have divided them. */
+ * activations have divided them, unless the replay finds out. */
 static void
 hold_narrow_gradients (struct replay *r)
 {
@@ -357,7 +364,8 @@ hold_narrow_gradients (struct replay *r)
     return;
   }
   hold_flat (r, WEFT_BUF_GRADIENTS, bytes, first, last);
-  hold_flat (r, WEFT_BUF_GRADIENTS, bytes, first, last);
+  if (!is_replayed (r->job))
+    hold_flat (r, WEFT_BUF_GRADIENTS, bytes, first, last);
 }
 
 static uint32_t
@@ -659,7 +667,7 @@ weft_allocator_reserved (const struct weft_job *job, const weft_program *p,
 {
   double most = job->cluster.f.gpu_memory - libraries;
 
-  if (job->stack.optimizer_groups > 0 && job->strategy.use_distributed_optimizer)
+  if (is_replayed (job))
     return fmax (allocated->peak, reserved_by_deepspeed (job, p, most));
   double blocks = allocated->permanent + allocated->shared + allocated->flat;
   double cached = job->stack.cached_share * allocated->shared;

@@ -245,12 +245,18 @@ renewed_gradients_have_two_sets_of_blocks (void **state)
   const char *wide = "gpus=2 grad_reduce_in_fp32=true flat_update=1 ";
   g_autofree char *renewed = g_strconcat (wide, "keeps_narrow_gradients=2 ", NULL);
   g_autofree char *copied = g_strconcat (renewed, "reduction_copy_elements=1000", NULL);
+  g_autofree char *whole = g_strconcat (renewed, "use_distributed_optimizer=true ", NULL);
+  g_autofree char *replayed = g_strconcat (whole, "optimizer_groups=2", NULL);
   g_autoptr (weft_plan) plan = weft_test_plan (JOB "gpus=1");
   double all = updated_elements ("gpus=1");
 
   (void) state;
   assert_true (run (JOB, renewed).permanent == run (JOB, wide).permanent);
   assert_true (run (JOB, renewed).flat == 2 * 2 * all);
+  /* A replay finds out whether new gradients fit into the old blocks. Buckets that ranks share are
+   * padded. */
+  double once = run (JOB, whole).flat - run (JOB, replayed).flat;
+  assert_true (once >= 2 * all && once < 2.002 * all);
   /* The embedding is the largest tensor that is converted to fp32. */
   assert_true (run (JOB, copied).flat - run (JOB, renewed).flat ==
                4 * 32768.0 * (double) plan->job.model.hidden_size);
