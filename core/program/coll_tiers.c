@@ -219,6 +219,8 @@ adjust_tree (const struct weft_coll_shape *s, const union weft_stack *stack,
   (void) bytes;
   if (!stack || weft_cluster_is_cpu (s->cluster))
     return;
+  /* The share includes the rate of the kernel in LL128. */
+  terms->hidden = 0;
   terms->slow = 1 / pipeline_share (protocol, whole);
   terms->counted = 1 / counted_rate (s, protocol);
 }
