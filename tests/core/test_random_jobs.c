@@ -15,7 +15,7 @@
 #include <string.h>
 
 /* numbers of jobs: usually, and with `./weft test --long` */
-#define JOBS (WEFT_ADDRESS_SANITIZER || WEFT_THREAD_SANITIZER ? 400 : 500)
+#define JOBS (WEFT_ADDRESS_SANITIZER || WEFT_THREAD_SANITIZER ? 250 : 300)
 #define ALL_JOBS 1400
 #define SEED 20261121
 /* largest relative difference of two sums of doubles that are added in different orders */

@@ -16,7 +16,7 @@
 
 #define JOBS (WEFT_THREAD_SANITIZER ? 20 : WEFT_ADDRESS_SANITIZER ? 60 : 300)
 /* number of jobs with a choice of an axis from which on further jobs do not run because of it */
-#define ENOUGH weft_tests_cases (8, JOBS)
+#define ENOUGH weft_tests_cases (5, JOBS)
 #define MOST_RANKS 16
 #define STEPS 2
 #define MOST_WORDS 12

@@ -16,7 +16,7 @@
 
 #define SEED 2026
 /* numbers of jobs: usually, and with `./weft test --long` */
-#define JOBS (WEFT_THREAD_SANITIZER || WEFT_ADDRESS_SANITIZER ? 200 : 400)
+#define JOBS (WEFT_THREAD_SANITIZER || WEFT_ADDRESS_SANITIZER ? 200 : 250)
 #define ALL_JOBS 1200
 #define MOST_RANKS 12
 #define MOST_PARAMETERS 200000

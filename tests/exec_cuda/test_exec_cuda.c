@@ -10,7 +10,7 @@
 
 #define SEED 20261122
 #define SPARSE (WEFT_ADDRESS_SANITIZER || WEFT_THREAD_SANITIZER ? 6 : 1)
-#define N_JOB (300 / SPARSE)
+#define N_JOB (weft_tests_cases (150, 300) / SPARSE)
 #define MOST_RANKS 8
 #define NANO "model=gpt2-nano topology=cpu seq_length=16 num_layers=2 global_batch_size=4 "
 /* limit of a job's ops over all ranks, because checking more takes long */
@@ -135,7 +135,7 @@ streams_and_events_are_the_plan (void **state)
   uint32_t real = 0, shared = 0;
 
   (void) state;
-  for (int i = 0; i < N_JOB; i++) {
+  for (uint32_t i = 0; i < N_JOB; i++) {
     g_autofree char *words = NULL;
     g_autoptr (weft_plan) plan = draw (rand, &words);
     real += look_at_plan (plan, FALSE, words);

@@ -3,10 +3,13 @@
 #include "tests/made/cuda_case.h"
 #include "core/base/sanitize.h"
 #include "kernels/float.h"
+#include "tests/runner/runner.h"
 #include <math.h>
 
 #define SANITIZED (WEFT_ADDRESS_SANITIZER || WEFT_THREAD_SANITIZER)
-enum { N_TRIAL = SANITIZED ? 4 : 12 /* random calls per op */, N_TILE_TRIAL = SANITIZED ? 2 : 4 };
+/* random calls per op, and pairs of calls per width of heads; a GPU runs all of them */
+#define N_TRIAL(d) (SANITIZED ? 4 : (d)->arch ? 12 : (int) weft_tests_cases (8, 12))
+#define N_TILE_TRIAL(d) (SANITIZED ? 2 : (d)->arch ? 4 : weft_tests_cases (2, 4))
 
 gboolean
 cuda_case_has (const struct cuda_case_device *d, enum weft_op_kind kind)
@@ -55,7 +58,7 @@ cuda_case_drawn (const struct cuda_case_device *d)
   GRand *rand = g_rand_new_with_seed (11);
 
   for (int kind = 0; kind < WEFT_N_OP; kind++)
-    for (int trial = 0; trial < N_TRIAL && is_drawn (d, kind); trial++) {
+    for (int trial = 0; trial < N_TRIAL (d) && is_drawn (d, kind); trial++) {
       struct kernel_case made;
       kernel_case_make (rand, &made, (enum weft_op_kind) kind);
       made.k.canonical = FALSE;
@@ -98,7 +101,7 @@ cuda_case_tiles (const struct cuda_case_device *d)
   static const uint64_t widths[] = { 64, 128, 80 };
   GRand *rand = g_rand_new_with_seed (12);
 
-  for (unsigned i = 0; i < 2 * N_TILE_TRIAL; i++)
+  for (unsigned i = 0; i < 2 * N_TILE_TRIAL (d); i++)
     for (unsigned w = 0; w < G_N_ELEMENTS (widths) && cuda_case_has (d, kinds[i % 2]); w++) {
       struct kernel_case made;
       make_attention (rand, &made, kinds[i % 2], widths[w]);
