@@ -7,7 +7,7 @@
 #include <json-glib/json-glib.h>
 #include <string.h>
 
-#define LINES 150
+#define LINES weft_tests_cases (100, 150)
 #define MOST_SECONDS 60
 
 struct tally {
@@ -85,4 +85,4 @@ static const struct CMUnitTest tests[] = {
                                    weft_test_folder_make, weft_test_folder_remove),
 };
 
-WEFT_TESTS (tests, .begin = attack_begin, .seconds = 20)
+WEFT_TESTS (tests, .begin = attack_begin, .seconds = 15)

@@ -84,7 +84,7 @@ static void
 every_product_is_told_as_the_library_wants_it (void **state)
 {
   struct host h = open_host (90);
-  const struct cuda_case_device device = { is_product, launch, &h };
+  const struct cuda_case_device device = { is_product, launch, &h, .arch = 90 };
 
   (void) state;
   cuda_case_drawn (&device);

@@ -894,4 +894,4 @@ static const struct CMUnitTest tests[] = {
   cmocka_unit_test (bytes_of_all_communication_add_up),
 };
 
-WEFT_TESTS (tests, .seconds = 14, .set_up = set_up, .tear_down = tear_down)
+WEFT_TESTS (tests, .seconds = 8, .set_up = set_up, .tear_down = tear_down)

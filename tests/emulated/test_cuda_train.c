@@ -370,4 +370,4 @@ static const struct CMUnitTest tests[] = {
                                    weft_test_folder_make, weft_test_folder_remove),
 };
 
-WEFT_TESTS (tests, .seconds = 60)
+WEFT_TESTS (tests, .seconds = 45)

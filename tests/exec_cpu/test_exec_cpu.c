@@ -581,4 +581,4 @@ static const struct CMUnitTest tests[] = {
   cmocka_unit_test (more_ranks_than_cores_do_not_get_stuck),
 };
 
-WEFT_TESTS (tests, .seconds = 50, .begin = read_stride)
+WEFT_TESTS (tests, .seconds = 40, .begin = read_stride)

@@ -218,4 +218,4 @@ static const struct CMUnitTest tests[] = {
   cmocka_unit_test (every_sampled_combination_has_the_bits_of_one_rank),
 };
 
-WEFT_TESTS (tests, .seconds = 60)
+WEFT_TESTS (tests, .seconds = 22)

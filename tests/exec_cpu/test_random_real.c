@@ -347,4 +347,4 @@ static const struct CMUnitTest tests[] = {
   cmocka_unit_test_prestate (random_jobs_run_as_planned_and_simulated, &draw),
 };
 
-WEFT_TESTS (tests, .seconds = 20, .begin = read_draw)
+WEFT_TESTS (tests, .seconds = 12, .begin = read_draw)

@@ -896,4 +896,4 @@ static const struct CMUnitTest tests[] = {
   cmocka_unit_test (this_machine_has_cuda_or_says_what_is_missing),
 };
 
-WEFT_TESTS (tests, .seconds = 30)
+WEFT_TESTS (tests, .seconds = 22)

@@ -862,4 +862,4 @@ static const struct CMUnitTest tests[] = {
   cmocka_unit_test (crc32c_is_that_of_the_standard_with_the_processors_instruction_or_without),
 };
 
-WEFT_TESTS (tests, .seconds = 25)
+WEFT_TESTS (tests, .seconds = 9)
