@@ -60,7 +60,7 @@ all_reduces_gradients_of_sharded_weights (void **state)
                                 "memory_share=0.5 all_reduces_gradients=%d";
   g_autoptr (weft_plan) slices = weft_test_plan (job, 0, 1);
   g_autoptr (weft_plan) whole = weft_test_plan (job, 0, 2), swept = weft_test_plan (job, 4, 2);
-  const uint64_t n = 1 << 24;
+  const uint64_t n = 1 << 26;
   double sweep = 2.0 * n / (0.5 * whole->job.cluster.f.gpu_memory_bandwidth);
 
   (void) state;
