@@ -258,18 +258,16 @@ plan_with (const struct weft_coll_algorithm *a, const struct weft_coll_shape *s,
   for (int way = 0; way < WEFT_MAX_WAYS; way++)
     t->bytes[way] = round (t->bytes[way] * weft_coll_wire (s, protocol, way));
   a->steps (kind, s, t->steps);
-  double late = terms.late > 0 ? terms.late : 1;
-  t->latency = late * terms.base;
+  t->latency = terms.late * terms.base;
   for (int axis = 0; axis < WEFT_MAX_AXES; axis++) {
-    t->step[axis] = late * terms.step[axis];
+    t->step[axis] = terms.late * terms.step[axis];
     t->latency += t->steps[axis] * t->step[axis];
   }
-  double links = longest (s->load, s->n_load, t) * (terms.slow > 0 ? terms.slow : 1);
+  double links = longest (s->load, s->n_load, t) * terms.slow;
   double known = fmax (links, terms.least);
   double busy = fmax (known, terms.hidden);
   double chunk = a->relays ? weft_coll_chunk_latency (s, stack, protocol) : 0;
-  t->estimate = t->latency / (kind == WEFT_OP_ALL_REDUCE ? 1 : late) +
-                known * (terms.counted > 0 ? terms.counted : 1);
+  t->estimate = t->latency / (kind == WEFT_OP_ALL_REDUCE ? 1 : terms.late) + known * terms.counted;
   t->seconds = t->latency + busy + 2 * sqrt (chunk * busy) + terms.fill;
   return TRUE;
 }

@@ -92,7 +92,7 @@ weft_coll_terms_of (const struct weft_coll_shape *s, const union weft_stack *sta
 {
   double rate = kernel_rate (s, protocol);
 
-  *terms = (struct weft_coll_terms){ 0 };
+  *terms = (struct weft_coll_terms){ .slow = 1, .counted = 1, .late = 1 };
   for (int axis = 0; axis < WEFT_MAX_AXES; axis++)
     terms->step[axis] = s->latency[axis];
   if (stack)

@@ -22,7 +22,7 @@ struct weft_coll_terms {
   double fill;
   /* slow: the transfer takes this many times as long as on the links; counted: the library counts
    * it this many times in its estimate; late: the latency is this many times that of the steps,
-   * which the estimate includes for all-reduces only. 0 stands for 1. */
+   * which the estimate includes for all-reduces only. All are 1 unless an algorithm sets them. */
   double slow, counted, late;
 };
 

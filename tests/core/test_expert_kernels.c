@@ -2,39 +2,9 @@
  * each expert (core/plan/launches.h), on the device and on the host. */
 #include "core/plan/host.h"
 #include "core/plan/launches.h"
-#include "tests/made/made.h"
+#include "tests/made/desk.h"
 #include "tests/runner/runner.h"
 #include <math.h>
-
-enum { TILE_M = 100, TILE_N = 200, SMS = 10 };
-#define SM_RATE 1e9
-
-/* A GPU with ten SMs of 1 GFLOP/s each, and a stack whose tiles have no start-up cost. */
-struct desk {
-  struct weft_cluster cluster;
-  struct weft_job job;
-  struct weft_cost cost;
-};
-
-static void
-set_up (struct desk *d)
-{
-  d->cluster = made_cluster (1, 1);
-  d->cluster.f.gpu_sms = SMS;
-  d->cluster.f.gpu_bf16 = SMS * SM_RATE;
-  d->cluster.f.gpu_memory_bandwidth = 1e12;
-  d->job = made_job (&d->cluster);
-  d->job.stack.matmul_tile_m = TILE_M;
-  d->job.stack.matmul_tile_n = TILE_N;
-  d->job.stack.matmul_k_half = 0;
-  d->cost = (struct weft_cost){ .cluster = &d->cluster, .stack = &d->job.stack };
-}
-
-static double
-tile_seconds (double depth)
-{
-  return 2.0 * TILE_M * TILE_N * depth / SM_RATE;
-}
 
 /* The rows of an expert are a random number, so its last tile is half full on average, but for a
  * capacity (stride) or a router that gives each expert the same number. */
@@ -46,20 +16,22 @@ the_last_tile_of_an_expert_is_half_full (void **state)
     gboolean even;
     double tiles; /* down the rows of one of 20 experts */
   } row[] = {
-    { 2 * TILE_M, 0, FALSE, 2.5 },          { 2 * TILE_M, 2 * TILE_M, FALSE, 2 },
-    { 2 * TILE_M, 0, TRUE, 2 },             { TILE_M / 5, 0, FALSE, 1 },
+    { 2 * TILE_M, 0, FALSE, 2.5 },
+    { 2 * TILE_M, 2 * TILE_M, FALSE, 2 },
+    { 2 * TILE_M, 0, TRUE, 2 },
+    { TILE_M / 5, 0, FALSE, 1 },
     { 2 * TILE_M - 1, 2 * TILE_M, FALSE, 2 },
   };
   struct desk d;
 
   (void) state;
-  set_up (&d);
+  made_desk (&d);
   for (unsigned i = 0; i < G_N_ELEMENTS (row); i++) {
     struct weft_shape s = { .dim = { 20 * row[i].rows, TILE_N, TILE_N, 20, row[i].stride },
                             .dtype = WEFT_BF16,
                             .out_dtype = WEFT_BF16 };
     d.cost.even_experts = row[i].even;
-    const double seconds = row[i].tiles * 2 * tile_seconds (TILE_N);
+    const double seconds = row[i].tiles * 2 * made_tile_seconds (TILE_N);
     assert_near (weft_cost_split (&d.cost, WEFT_OP_MOE_MATMUL, &s).work, seconds);
     assert_near (weft_cost_split (&d.cost, WEFT_OP_MOE_MATMUL_DGRAD, &s).work, seconds);
   }
@@ -96,7 +68,7 @@ kernels_for_each_expert_have_a_gap_each (void **state)
   struct desk d;
 
   (void) state;
-  set_up (&d);
+  made_desk (&d);
   d.job.stack.kernel_gap = 1e-6;
   for (unsigned i = 0; i < G_N_ELEMENTS (row); i++)
     for (int apart = 0; apart < 2; apart++) {
@@ -124,7 +96,7 @@ codes_of_experts_are_also_written_transposed (void **state)
   struct desk d;
 
   (void) state;
-  set_up (&d);
+  made_desk (&d);
   for (unsigned i = 0; i < G_N_ELEMENTS (row); i++) {
     d.cluster.f.gpu_capability = row[i].capability;
     d.job.stack.expert_fp8_transposes = row[i].below;
@@ -142,14 +114,16 @@ kernels_for_each_expert_have_a_launch_each (void **state)
     enum weft_op_kind kind;
     double launches, operations;
   } row[] = {
-    { WEFT_OP_MOE_AMAX, 3 * 8 - 1, 0 }, { WEFT_OP_MOE_QUANTISE, 7, 7 },
-    { WEFT_OP_MOE_QUANTISE_BLOCKS, 7, 7 }, { WEFT_OP_MOE_ACT_BWD, 5 * 8, 5 * 8 },
+    { WEFT_OP_MOE_AMAX, 3 * 8 - 1, 0 },
+    { WEFT_OP_MOE_QUANTISE, 7, 7 },
+    { WEFT_OP_MOE_QUANTISE_BLOCKS, 7, 7 },
+    { WEFT_OP_MOE_ACT_BWD, 5 * 8, 5 * 8 },
     { WEFT_OP_MOE_ACT, 0, 0 },
   };
   struct desk d;
 
   (void) state;
-  set_up (&d);
+  made_desk (&d);
   d.cluster.f.node_host_speed = 0.5;
   d.cost.fp8_recipe = WEFT_FP8_TENSORWISE;
   d.cost.expert_outputs = 1;

@@ -1,46 +1,14 @@
 /* The cost formula of matmuls against numbers computed by hand. The GPU computes whole tiles in
  * whole waves (one tile per SM); if there are few tiles, the inner dimension is split (split-k). */
-#include "tests/made/made.h"
+#include "tests/made/desk.h"
 #include "tests/made/random_job.h"
 #include "tests/runner/runner.h"
 #include <math.h>
-
-enum { TILE_M = 100, TILE_N = 200, SMS = 10 };
-#define SM_RATE 1e9
-#define BANDWIDTH 1e9
-
-/* The hardware and software of these tests: a GPU with ten SMs of 1 GFLOP/s each, and a
- * stack whose tiles have no start-up cost. */
-struct desk {
-  struct weft_cluster cluster;
-  struct weft_job job;
-  struct weft_cost cost;
-};
-
-static void
-set_up (struct desk *d)
-{
-  d->cluster = made_cluster (1, 1);
-  d->cluster.f.gpu_sms = SMS;
-  d->cluster.f.gpu_bf16 = SMS * SM_RATE;
-  d->cluster.f.gpu_memory_bandwidth = BANDWIDTH;
-  d->job = made_job (&d->cluster);
-  d->job.stack.matmul_tile_m = TILE_M;
-  d->job.stack.matmul_tile_n = TILE_N;
-  d->job.stack.matmul_k_half = 0;
-  d->cost = (struct weft_cost){ .cluster = &d->cluster, .stack = &d->job.stack };
-}
 
 static struct weft_shape
 product (uint64_t m, uint64_t n, uint64_t k)
 {
   return (struct weft_shape){ .dim = { m, n, k }, .dtype = WEFT_BF16, .out_dtype = WEFT_BF16 };
-}
-
-static double
-tile_seconds (double depth)
-{
-  return 2.0 * TILE_M * TILE_N * depth / SM_RATE;
 }
 
 static double
@@ -61,10 +29,10 @@ whole_waves_of_whole_tiles_are_paid (void **state)
   struct desk d;
 
   (void) state;
-  set_up (&d);
+  made_desk (&d);
   for (unsigned i = 0; i < G_N_ELEMENTS (row); i++) {
     struct weft_shape s = product (row[i].m, row[i].n, 5000);
-    assert_near (work (&d, WEFT_OP_MATMUL, &s), row[i].waves * tile_seconds (5000));
+    assert_near (work (&d, WEFT_OP_MATMUL, &s), row[i].waves * made_tile_seconds (5000));
   }
 }
 
@@ -87,7 +55,7 @@ the_overhead_of_a_tile_does_not_depend_on_the_dtype (void **state)
   struct desk d;
 
   (void) state;
-  set_up (&d);
+  made_desk (&d);
   d.job.stack.matmul_k_half = 200;
   d.cluster.f.gpu_fp8 = 2 * d.cluster.f.gpu_bf16;
   d.cluster.f.gpu_fp32 = d.cluster.f.gpu_bf16 / 2;
@@ -95,7 +63,7 @@ the_overhead_of_a_tile_does_not_depend_on_the_dtype (void **state)
     struct weft_shape s = product (200, 1000, 5000);
     s.dtype = row[i].dtype;
     assert_near (work (&d, row[i].kind, &s),
-                 tile_seconds (5000) / row[i].rate + tile_seconds (200));
+                 made_tile_seconds (5000) / row[i].rate + made_tile_seconds (200));
     assert_near (weft_cost_split (&d.cost, row[i].kind, &s).depth,
                  5000 / (5000 + 200 * row[i].rate));
   }
@@ -111,7 +79,7 @@ the_power_limit_slows_matmuls_and_attention (void **state)
   struct desk d;
 
   (void) state;
-  set_up (&d);
+  made_desk (&d);
   d.cluster.f.gpu_fp8 = d.cluster.f.gpu_fp32 = d.cluster.f.gpu_bf16;
   double best = work (&d, WEFT_OP_MATMUL, &s);
   double attention = work (&d, WEFT_OP_ATTENTION, &heads);
@@ -137,17 +105,25 @@ classes_of_kernels_have_shares_of_their_own (void **state)
     enum weft_op_kind kind;
     double share;
   } row[] = {
-    { WEFT_OP_ADD, 0.9 },           { WEFT_OP_NORM_DGRAD, 0.8 },      { WEFT_OP_MATMUL, 0.7 },
-    { WEFT_OP_SCORES_BWD, 0.7 },    { WEFT_OP_MOE_MATMUL_DGRAD, 0.7 }, { WEFT_OP_ATTENTION, 0.7 },
-    { WEFT_OP_XENT_GRAD, 0.6 },     { WEFT_OP_SOFTMAX_BWD, 0.6 },     { WEFT_OP_QUANTISE, 0.5 },
-    { WEFT_OP_TRANSPOSE, 0.5 },     { WEFT_OP_ADAM, 0.4 },            { WEFT_OP_MOE_PERMUTE, 0.3 },
+    { WEFT_OP_ADD, 0.9 },
+    { WEFT_OP_NORM_DGRAD, 0.8 },
+    { WEFT_OP_MATMUL, 0.7 },
+    { WEFT_OP_SCORES_BWD, 0.7 },
+    { WEFT_OP_MOE_MATMUL_DGRAD, 0.7 },
+    { WEFT_OP_ATTENTION, 0.7 },
+    { WEFT_OP_XENT_GRAD, 0.6 },
+    { WEFT_OP_SOFTMAX_BWD, 0.6 },
+    { WEFT_OP_QUANTISE, 0.5 },
+    { WEFT_OP_TRANSPOSE, 0.5 },
+    { WEFT_OP_ADAM, 0.4 },
+    { WEFT_OP_MOE_PERMUTE, 0.3 },
     { WEFT_OP_PACK, 0.9 },
   };
   struct weft_shape s = product (64, 64, 64);
   struct desk d;
 
   (void) state;
-  set_up (&d);
+  made_desk (&d);
   union weft_stack *stack = &d.job.stack;
   s.dim[3] = 8;
   for (unsigned own = 0; own < 2; own++) {
@@ -188,7 +164,7 @@ rows_off_16_bytes_are_slow (void **state)
   struct desk d;
 
   (void) state;
-  set_up (&d);
+  made_desk (&d);
   d.cluster.f.gpu_fp8 = d.cluster.f.gpu_bf16;
   for (unsigned i = 0; i < G_N_ELEMENTS (row); i++) {
     d.job.stack.matmul_unaligned_share = 1;
@@ -223,7 +199,7 @@ attention_of_few_keys_is_slow (void **state)
   struct desk d;
 
   (void) state;
-  set_up (&d);
+  made_desk (&d);
   d.job.stack.attention_forward_share = 0.8;
   assert_near (attention_rate (&d, WEFT_OP_ATTENTION, 1024, 128, 0), 0.8);
   d.job.stack.attention_keys_half = 140;
@@ -247,7 +223,7 @@ attention_of_narrow_heads_is_slow (void **state)
   struct desk d;
 
   (void) state;
-  set_up (&d);
+  made_desk (&d);
   d.job.stack.attention_forward_share = d.job.stack.attention_backward_share = 0.5;
   d.job.stack.attention_backward_keys_half = 1024;
   assert_near (attention_rate (&d, WEFT_OP_ATTENTION, 2048, 128, 0), 0.5);
@@ -269,7 +245,7 @@ attention_kernels_of_an_older_gpu_are_slow (void **state)
   struct desk d;
 
   (void) state;
-  set_up (&d);
+  made_desk (&d);
   d.job.stack.attention_forward_share = d.job.stack.attention_backward_share = 0.8;
   d.job.stack.attention_older_share = 0.5;
   for (int64_t written = 0; written <= 90; written += 10)
@@ -292,10 +268,10 @@ each_pass_has_an_inner_dimension_of_its_own (void **state)
   struct desk d;
 
   (void) state;
-  set_up (&d);
-  assert_near (work (&d, WEFT_OP_MATMUL, &s), 10 * tile_seconds (4000));
-  assert_near (work (&d, WEFT_OP_MATMUL_DGRAD, &s), 20 * tile_seconds (2000));
-  assert_near (work (&d, WEFT_OP_MATMUL_WGRAD, &s), 40 * tile_seconds (1000));
+  made_desk (&d);
+  assert_near (work (&d, WEFT_OP_MATMUL, &s), 10 * made_tile_seconds (4000));
+  assert_near (work (&d, WEFT_OP_MATMUL_DGRAD, &s), 20 * made_tile_seconds (2000));
+  assert_near (work (&d, WEFT_OP_MATMUL_WGRAD, &s), 40 * made_tile_seconds (1000));
 }
 
 /* A matmul of two tiles on ten SMs is split along its inner dimension into five parts per tile. The
@@ -308,11 +284,11 @@ few_deep_tiles_are_split (void **state)
   struct weft_cost_parts parts;
 
   (void) state;
-  set_up (&d);
+  made_desk (&d);
   parts = weft_cost_split (&d.cost, WEFT_OP_MATMUL_WGRAD, &s);
   assert_near (parts.splits, 5);
   assert_near (parts.sums, 2 * 4 * 5 * 200.0 * 200 / BANDWIDTH);
-  assert_near (parts.work, tile_seconds (200000) + parts.sums);
+  assert_near (parts.work, made_tile_seconds (200000) + parts.sums);
 }
 
 /* A matmul of three tiles on ten SMs is split along its inner dimension into three parts per tile.
@@ -324,7 +300,7 @@ a_split_stays_in_one_wave (void **state)
   struct desk d;
 
   (void) state;
-  set_up (&d);
+  made_desk (&d);
   assert_near (weft_cost_split (&d.cost, WEFT_OP_MATMUL, &s).splits, 3);
 }
 
@@ -337,7 +313,7 @@ a_split_must_pay (void **state)
   struct desk d;
 
   (void) state;
-  set_up (&d);
+  made_desk (&d);
   assert_near (weft_cost_split (&d.cost, WEFT_OP_MATMUL, &shallow).splits, 1);
   assert_near (weft_cost_split (&d.cost, WEFT_OP_MATMUL, &deep).splits, 10);
 }
@@ -352,9 +328,9 @@ a_split_counts_the_sms_that_are_left (void **state)
   struct desk d;
 
   (void) state;
-  set_up (&d);
+  made_desk (&d);
   assert_near (weft_cost_kernel (&d.cost, WEFT_OP_MATMUL_WGRAD, &s, 3),
-               tile_seconds (1000000 / 3.0) + sums);
+               made_tile_seconds (1000000 / 3.0) + sums);
 }
 
 /* A grouped GEMM is one kernel for all experts, and is never split. */
@@ -367,9 +343,9 @@ products_of_experts_stay_whole (void **state)
   struct desk d;
 
   (void) state;
-  set_up (&d);
+  made_desk (&d);
   assert_near (weft_cost_split (&d.cost, WEFT_OP_MOE_MATMUL_WGRAD, &s).splits, 1);
-  assert_near (work (&d, WEFT_OP_MOE_MATMUL_WGRAD, &s), tile_seconds (500000));
+  assert_near (work (&d, WEFT_OP_MOE_MATMUL_WGRAD, &s), made_tile_seconds (500000));
 }
 
 /* ------------------------------------------------------------------------- codes of experts */
@@ -391,7 +367,7 @@ static double
 seconds_of_codes (double columns, double depth, double rate)
 {
   double tiles = EXPERTS * ceil (columns / TILE_N);
-  return ceil (tiles / SMS) * tile_seconds (depth) / rate;
+  return ceil (tiles / SMS) * made_tile_seconds (depth) / rate;
 }
 
 static const struct {
@@ -401,9 +377,9 @@ static const struct {
   uint64_t n, k, block;
   double rate; /* FLOP rate of the grouped GEMM relative to bf16: 2 if it runs on fp8 values */
 } of_codes[] = {
-  { 0, OTHER, 480, 320, 0, 2 },       { 0, OTHER, 480, 320, 32, 2 },
+  { 0, OTHER, 480, 320, 0, 2 },         { 0, OTHER, 480, 320, 32, 2 },
   { CAPABLE, CAPABLE, 480, 320, 0, 2 }, { CAPABLE, CAPABLE, 480, 320, 128, 2 },
-  { CAPABLE, 0, 480, 320, 0, 2 },     { CAPABLE, OTHER, 480, 320, 0, 1 },
+  { CAPABLE, 0, 480, 320, 0, 2 },       { CAPABLE, OTHER, 480, 320, 0, 1 },
   { CAPABLE, OTHER, 480, 320, 128, 1 }, { CAPABLE, CAPABLE, 480, 320, 32, 1 },
   { CAPABLE, CAPABLE, 488, 320, 0, 1 }, { CAPABLE, CAPABLE, 480, 328, 0, 1 },
 };
@@ -417,7 +393,7 @@ codes_of_experts_are_halves_where_kernels_make_them_so (void **state)
   struct desk d;
 
   (void) state;
-  set_up (&d);
+  made_desk (&d);
   d.cluster.f.gpu_fp8 = 2 * d.cluster.f.gpu_bf16;
   d.cost.even_experts = TRUE;
   for (unsigned i = 0; i < G_N_ELEMENTS (of_codes); i++) {
@@ -449,7 +425,7 @@ deterministic_attention_runs_older_kernels_elsewhere (void **state)
   struct desk d;
 
   (void) state;
-  set_up (&d);
+  made_desk (&d);
   d.job.stack.attention_forward_share = 0.5;
   d.job.stack.attention_older_share = 0.5;
   for (unsigned i = 0; i < G_N_ELEMENTS (row); i++)
@@ -472,7 +448,7 @@ attention_in_fp8_has_a_rate_of_its_own (void **state)
   struct desk d;
 
   (void) state;
-  set_up (&d);
+  made_desk (&d);
   d.job.stack.fp8_attention_gain = 1.5;
   for (unsigned i = 0; i < G_N_ELEMENTS (kind); i++) {
     d.cost.fp8_attention = FALSE;
@@ -493,7 +469,7 @@ dropout_in_attention_costs_random_numbers (void **state)
   struct desk d;
 
   (void) state;
-  set_up (&d);
+  made_desk (&d);
   d.cluster.f.gpu_cuda_core_spec = 4e9;
   d.job.stack.attention_random_ops = 10;
   for (unsigned i = 0; i < G_N_ELEMENTS (kind); i++) {
@@ -520,7 +496,7 @@ a_loss_that_is_not_fused_moves_copies_of_the_logits (void **state)
   struct desk d;
 
   (void) state;
-  set_up (&d);
+  made_desk (&d);
   d.job.stack.loss_forward_bytes = 30;
   d.job.stack.loss_backward_bytes = 10;
   for (unsigned i = 0; i < G_N_ELEMENTS (row); i++) {
@@ -572,7 +548,7 @@ experts_of_gpt_oss_move_more (void **state)
   struct desk d;
 
   (void) state;
-  set_up (&d);
+  made_desk (&d);
   d.job.stack.expert_clamp_forward_bytes = 8;
   d.job.stack.expert_clamp_backward_bytes = 10;
   d.job.stack.expert_bias_bytes = 28;
@@ -602,7 +578,7 @@ rotary_embeddings_of_single_kernels_move_more (void **state)
   struct desk d;
 
   (void) state;
-  set_up (&d);
+  made_desk (&d);
   for (unsigned i = 0; i < G_N_ELEMENTS (row); i++) {
     d.job.stack.rotary_bytes = 0;
     double plain = weft_cost_split (&d.cost, row[i].kind, &row[i].shape).bytes;
@@ -629,7 +605,7 @@ softmax_of_causal_scores_reads_half (void **state)
   struct desk d;
 
   (void) state;
-  set_up (&d);
+  made_desk (&d);
   for (unsigned i = 0; i < G_N_ELEMENTS (row); i++) {
     d.job.stack.causal_softmax = 0;
     assert_near (weft_cost_split (&d.cost, row[i].kind, &s).bytes, row[i].all * square);
@@ -648,7 +624,7 @@ a_priced_scaling_has_a_rate_of_its_own (void **state)
   struct weft_shape s = product (512, 512, 512), narrow = s;
 
   (void) state;
-  set_up (&d);
+  made_desk (&d);
   d.cluster.f.gpu_fp8 = 2 * d.cluster.f.gpu_bf16;
   d.cluster.f.gpu_nvfp4 = 4 * d.cluster.f.gpu_bf16;
   d.cluster.f.gpu_nvfp4_sustained = 0.5;
@@ -688,10 +664,10 @@ only_hopper_multiplies_codes_of_experts_by_our_kernels (void **state)
     const char *stack, *topology;
     gboolean codes;
   } row[] = {
-    { "weft", "dgx-h100", TRUE },           { "weft", "hgx-h200", TRUE },
-    { "weft", "dgx-b200", FALSE },          { "weft", "gb300-nvl72", FALSE },
-    { "weft", "l40s-pcie", FALSE },         { "megatron-core", "dgx-h100", TRUE },
-    { "megatron-core", "dgx-b200", TRUE },  { "megatron-core", "gb300-nvl72", TRUE },
+    { "weft", "dgx-h100", TRUE },          { "weft", "hgx-h200", TRUE },
+    { "weft", "dgx-b200", FALSE },         { "weft", "gb300-nvl72", FALSE },
+    { "weft", "l40s-pcie", FALSE },        { "megatron-core", "dgx-h100", TRUE },
+    { "megatron-core", "dgx-b200", TRUE }, { "megatron-core", "gb300-nvl72", TRUE },
   };
   struct weft_shape s = codes (512, 512, 0);
 
@@ -714,11 +690,11 @@ heads_that_matrix_units_do_not_take_have_the_other_rate (void **state)
     enum weft_dtype dtype;
     gboolean tiles;
   } row[] = {
-    { 64, 0, WEFT_BF16, TRUE },    { 40, 0, WEFT_FP16, TRUE },   { 72, 0, WEFT_BF16, TRUE },
-    { 128, 0, WEFT_BF16, TRUE },   { 192, 128, WEFT_BF16, TRUE }, { 104, 64, WEFT_BF16, TRUE },
-    { 32, 0, WEFT_BF16, FALSE },   { 68, 0, WEFT_BF16, FALSE },  { 136, 0, WEFT_BF16, FALSE },
-    { 256, 0, WEFT_BF16, FALSE },  { 192, 192, WEFT_BF16, FALSE }, { 200, 128, WEFT_BF16, FALSE },
-    { 128, 132, WEFT_BF16, FALSE }, { 128, 0, WEFT_FP32, FALSE }, { 1024, 0, WEFT_BF16, FALSE },
+    { 64, 0, WEFT_BF16, TRUE },     { 40, 0, WEFT_FP16, TRUE },     { 72, 0, WEFT_BF16, TRUE },
+    { 128, 0, WEFT_BF16, TRUE },    { 192, 128, WEFT_BF16, TRUE },  { 104, 64, WEFT_BF16, TRUE },
+    { 32, 0, WEFT_BF16, FALSE },    { 68, 0, WEFT_BF16, FALSE },    { 136, 0, WEFT_BF16, FALSE },
+    { 256, 0, WEFT_BF16, FALSE },   { 192, 192, WEFT_BF16, FALSE }, { 200, 128, WEFT_BF16, FALSE },
+    { 128, 132, WEFT_BF16, FALSE }, { 128, 0, WEFT_FP32, FALSE },   { 1024, 0, WEFT_BF16, FALSE },
   };
   const double cores = 7e10, forward = 0.25, backward = 0.125;
   struct desk d;
@@ -728,7 +704,7 @@ heads_that_matrix_units_do_not_take_have_the_other_rate (void **state)
     uint64_t width = row[i / 3].width, value = row[i / 3].value;
     struct weft_shape s = { .dim = { 2, 4096, 3, 3, width, 0, value }, .dtype = row[i / 3].dtype };
     double sum = (double) (width + (value ? value : width)), pairs = 2.0 * 3 * 4096 * 4096 / 2;
-    set_up (&d);
+    made_desk (&d);
     d.cluster.f.gpu_fp32 = d.cluster.f.gpu_bf16;
     d.job.stack.attention_tiles = g_quark_from_string ("33..64x64 65..128x128 129..192x128");
     d.job.stack.attention_tile_multiple = 8;
@@ -758,7 +734,7 @@ plain_attention_takes_as_long_as_heads_of_its_width (void **state)
   struct desk d;
 
   (void) state;
-  set_up (&d);
+  made_desk (&d);
   d.job.stack.attention_tiles = g_quark_from_string ("16..16x16");
   d.job.stack.plain_attention_forward_share = 0.25;
   d.cluster.f.gpu_cuda_core_spec = 7e10;
@@ -803,7 +779,7 @@ parts_of_ring_attention_have_a_share_of_their_own (void **state)
   struct desk d;
 
   (void) state;
-  set_up (&d);
+  made_desk (&d);
   double whole_before = work (&d, WEFT_OP_ATTENTION, &whole),
          part_before = work (&d, WEFT_OP_ATTENTION_PART_BWD, &part);
   d.job.stack.ring_attention_share = 0.5;
@@ -821,7 +797,7 @@ scales_of_rows_are_found_twice (void **state)
   struct desk d;
 
   (void) state;
-  set_up (&d);
+  made_desk (&d);
   double before = weft_cost_split (&d.cost, WEFT_OP_TRANSPOSE, &s).memory;
   d.cost.fp8 = WEFT_FP8_PRICE_ROWWISE;
   assert_near (weft_cost_split (&d.cost, WEFT_OP_TRANSPOSE, &s).memory, 2.5 * before);
